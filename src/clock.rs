@@ -1,0 +1,41 @@
+//! Time as an argument. The pure cores take a `now` and never read a clock; the shells read it here.
+
+use std::time::Duration;
+
+/// A point in time in whole milliseconds since an arbitrary start. Only differences mean anything.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The point this many milliseconds after the arbitrary start.
+    pub const fn from_millis(millis: u64) -> Instant {
+        Instant(millis)
+    }
+
+    /// Milliseconds since the arbitrary start.
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    /// Time from `earlier` to `self`; zero if `earlier` is later.
+    pub const fn since(self, earlier: Instant) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for Instant {
+    type Output = Instant;
+
+    fn add(self, duration: Duration) -> Instant {
+        let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Instant(self.0.saturating_add(millis))
+    }
+}
+
+/// Reads CLOCK_BOOTTIME, which goes on while the machine is suspended (clock_gettime(2)): a lease
+/// goes on ending then, so a holder's deadline must be measured on it too.
+pub fn boottime() -> Instant {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let millis = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+    Instant(millis)
+}

@@ -10,9 +10,9 @@
 //!   is in flight, and nothing below the floor is in doubt;
 //! - a permit that was not finished and was past `Admitted` stays counted, in flight or in doubt.
 //!
-//! The hot path is [`Gate::permit`]: one load of the current epoch, one compare-and-swap of its
-//! word. Everything else takes the gate's mutex, around pure code only.
+//! The hot path is [`Entrance::permit`]: one compare-and-swap of the epoch's word. Everything else takes the gate's mutex, around pure code only.
 
+mod entrance;
 mod epoch;
 mod handle;
 mod permit;
@@ -23,6 +23,7 @@ pub(crate) mod sync;
 mod waiters;
 mod word;
 
+pub use entrance::Entrance;
 pub use handle::{Gate, NotNow, Status};
 pub use permit::{Permit, Revoked, Stage};
 pub use present::{Closing, Presentation};

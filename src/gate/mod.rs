@@ -3,7 +3,7 @@
 //! Pure and free of I/O. The shell presents tokens, makes records durable and says how forwarded
 //! writes ended; the gate answers who may pass. One gate serves a lock for the whole proxy.
 //!
-//! Invariants (swept by [`State::check_invariants`] in debug builds and simulations):
+//! Invariants (swept by `check_invariants` in debug builds and simulations):
 //! - the floor and the watermark never fall, and the floor is never below the watermark;
 //! - an epoch is open only while the gate is settled, and only for the watermark's token;
 //! - the gate is settled only when the record that says so is durable, no permit of an older token

@@ -172,12 +172,7 @@ impl Decoded {
         } else {
             Match::No
         };
-        match (pattern.matches(raw()), as_authority) {
-            (Match::No, Match::No) => merged,
-            (unmerged, Match::No) if unmerged == merged => merged,
-            (Match::No, other) if other == merged => merged,
-            _ => Match::Maybe,
-        }
+        merged.or(pattern.matches(raw())).or(as_authority)
     }
 }
 

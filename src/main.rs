@@ -1,3 +1,1 @@
-//! The `ringfence` command.
-
 fn main() {}

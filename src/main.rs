@@ -1,1 +1,3 @@
+//! The `ringfence` command.
+
 fn main() {}

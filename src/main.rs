@@ -1,1 +1,3 @@
-fn main(){}
+//! The `ringfence` binary: arguments, dispatch, exit code.
+
+fn main() {}

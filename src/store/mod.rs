@@ -28,8 +28,12 @@ impl std::str::FromStr for SessionId {
     type Err = String;
 
     fn from_str(text: &str) -> Result<SessionId, String> {
-        let canonical = u64::from_str_radix(text, 16).ok().filter(|id| format!("{id:x}") == text);
-        canonical.map(SessionId).ok_or_else(|| format!("not a session id: {text:?}"))
+        let canonical = u64::from_str_radix(text, 16)
+            .ok()
+            .filter(|id| format!("{id:x}") == text);
+        canonical
+            .map(SessionId)
+            .ok_or_else(|| format!("not a session id: {text:?}"))
     }
 }
 

@@ -1,3 +1,7 @@
-//! The `ringfence` binary: arguments, dispatch, exit code.
+//! The `ringfence` binary: see [`ringfence::cmd`].
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ringfence::cmd::run()
+}

@@ -9,8 +9,14 @@ fn accounts() -> HttpRules {
     let rules = vec![
         HttpRule::new("/v1/accounts/{id}/**", "account/{id}").unwrap(),
         HttpRule::new("/v1/ledgers/{tenant}/{name}", "ledger/{name}/{tenant}").unwrap(),
-        HttpRule::new("/v1/search", "search").unwrap().with_read_methods(&["POST"]).unwrap(),
-        HttpRule::new("/v1/pull/{id}", "pull/{id}").unwrap().with_write_methods(&["GET"]).unwrap(),
+        HttpRule::new("/v1/search", "search")
+            .unwrap()
+            .with_read_methods(&["POST"])
+            .unwrap(),
+        HttpRule::new("/v1/pull/{id}", "pull/{id}")
+            .unwrap()
+            .with_write_methods(&["GET"])
+            .unwrap(),
     ];
     HttpRules::new(rules, Unmatched::Pass)
 }
@@ -21,14 +27,24 @@ fn classify<'h>(
     target: &'h str,
     headers: Headers<'h>,
 ) -> Result<RequestClass<'h>, Refusal> {
-    let head = Head { method, target: target.as_bytes(), authority: None, headers };
+    let head = Head {
+        method,
+        target: target.as_bytes(),
+        authority: None,
+        headers,
+    };
     rules.classify(&head)
 }
 
 /// Kind and locks, or the code of the refusal.
 fn told(method: &str, target: &str, headers: Headers<'_>) -> Result<(Kind, Vec<String>), Code> {
     classify(&accounts(), method, target, headers)
-        .map(|class| (class.kind, class.locks.iter().map(ToString::to_string).collect()))
+        .map(|class| {
+            (
+                class.kind,
+                class.locks.iter().map(ToString::to_string).collect(),
+            )
+        })
         .map_err(|refusal| refusal.code)
 }
 
@@ -43,10 +59,20 @@ fn read(locks: &[&str]) -> Result<(Kind, Vec<String>), Code> {
 #[test]
 fn safe_methods_read_and_all_others_write() {
     for method in ["GET", "HEAD", "OPTIONS", "TRACE"] {
-        assert_eq!(told(method, "/v1/accounts/7", &[]), read(&["account/7"]), "{method}");
+        assert_eq!(
+            told(method, "/v1/accounts/7", &[]),
+            read(&["account/7"]),
+            "{method}"
+        );
     }
-    for method in ["POST", "PUT", "DELETE", "PATCH", "PROPFIND", "get", "Get", "X"] {
-        assert_eq!(told(method, "/v1/accounts/7", &[]), write(&["account/7"]), "{method}");
+    for method in [
+        "POST", "PUT", "DELETE", "PATCH", "PROPFIND", "get", "Get", "X",
+    ] {
+        assert_eq!(
+            told(method, "/v1/accounts/7", &[]),
+            write(&["account/7"]),
+            "{method}"
+        );
     }
 }
 
@@ -64,20 +90,38 @@ fn what_a_rule_says_of_methods_is_checked() {
     let rule = || HttpRule::new("/a", "a").unwrap();
     assert!(rule().with_read_methods(&["POST", "M-SEARCH"]).is_ok());
     for bad in ["post", "", "GET ", "CONNECT"] {
-        assert!(rule().with_read_methods(&[bad]).is_err(), "{bad:?} was taken");
-        assert!(rule().with_write_methods(&[bad]).is_err(), "{bad:?} was taken");
+        assert!(
+            rule().with_read_methods(&[bad]).is_err(),
+            "{bad:?} was taken"
+        );
+        assert!(
+            rule().with_write_methods(&[bad]).is_err(),
+            "{bad:?} was taken"
+        );
     }
 }
 
 #[test]
 fn a_request_for_another_method_is_a_write() {
     let header: [(&str, &[u8]); 1] = [("X-HTTP-Method-Override", b"DELETE")];
-    assert_eq!(told("GET", "/v1/accounts/7", &header), write(&["account/7"]));
+    assert_eq!(
+        told("GET", "/v1/accounts/7", &header),
+        write(&["account/7"])
+    );
     let underscores: [(&str, &[u8]); 1] = [("x_method_override", b"GET")];
     assert_eq!(told("POST", "/v1/search", &underscores), write(&["search"]));
-    assert_eq!(told("GET", "/v1/accounts/7?a=1&_method=DELETE", &[]), write(&["account/7"]));
-    assert_eq!(told("GET", "/v1/accounts/7?%5Fmethod=DELETE", &[]), write(&["account/7"]));
-    assert_eq!(told("GET", "/v1/accounts/7?a_method=DELETE", &[]), read(&["account/7"]));
+    assert_eq!(
+        told("GET", "/v1/accounts/7?a=1&_method=DELETE", &[]),
+        write(&["account/7"])
+    );
+    assert_eq!(
+        told("GET", "/v1/accounts/7?%5Fmethod=DELETE", &[]),
+        write(&["account/7"])
+    );
+    assert_eq!(
+        told("GET", "/v1/accounts/7?a_method=DELETE", &[]),
+        read(&["account/7"])
+    );
 }
 
 #[test]
@@ -111,16 +155,27 @@ fn a_write_that_no_rule_covers_passes_or_is_refused_as_the_listener_says() {
     assert_eq!(told("PUT", "/v2/accounts/7", &[]), write(&[]));
     let strict = HttpRules::new(vec![HttpRule::new("/a", "a").unwrap()], Unmatched::Reject);
     let refusal = classify(&strict, "PUT", "/b", &[]).unwrap_err();
-    assert_eq!((refusal.code, &*refusal.detail), (Code::Unclassified, "no rule covers this write"));
+    assert_eq!(
+        (refusal.code, &*refusal.detail),
+        (Code::Unclassified, "no rule covers this write")
+    );
     assert!(classify(&strict, "GET", "/b", &[]).is_ok());
     assert!(classify(&strict, "PUT", "/a", &[]).is_ok());
 }
 
 #[test]
 fn a_capture_that_makes_no_lock_name_is_refused_and_never_passed() {
-    assert_eq!(told("PUT", "/v1/ledgers/t/%20", &[]), write(&["ledger/ /t"]));
+    assert_eq!(
+        told("PUT", "/v1/ledgers/t/%20", &[]),
+        write(&["ledger/ /t"])
+    );
     let long = format!("/v1/accounts/{}", "x".repeat(256));
-    for path in ["/v1/accounts/%0a", "/v1/accounts/%00", "/v1/accounts/a%2Fb", &long] {
+    for path in [
+        "/v1/accounts/%0a",
+        "/v1/accounts/%00",
+        "/v1/accounts/a%2Fb",
+        &long,
+    ] {
         assert_eq!(told("PUT", path, &[]), Err(Code::Unclassified), "{path}");
     }
     // A read of the same is nobody's loss.
@@ -138,11 +193,23 @@ fn tickets_are_handed_on_as_they_came() {
 
 #[test]
 fn targets_that_are_no_path_are_refused() {
-    for target in ["", "v1", "host:80", "ftp://h/p", "http:///p", "/a b", "/a#b", "/a\n"] {
+    for target in [
+        "",
+        "v1",
+        "host:80",
+        "ftp://h/p",
+        "http:///p",
+        "/a b",
+        "/a#b",
+        "/a\n",
+    ] {
         assert_eq!(told("PUT", target, &[]), Err(Code::Invalid), "{target:?}");
     }
     assert_eq!(told("OPTIONS", "*", &[]), read(&[]));
-    assert_eq!(told("PUT", "HTTP://Any.Host:80/v1/accounts/7?x", &[]), write(&["account/7"]));
+    assert_eq!(
+        told("PUT", "HTTP://Any.Host:80/v1/accounts/7?x", &[]),
+        write(&["account/7"])
+    );
 }
 
 #[test]

@@ -20,11 +20,19 @@ fn classify<'h>(
     target: &'h str,
     headers: Headers<'h>,
 ) -> Result<Classified<'h>, Refusal> {
-    rules.classify(&Head { method, target: target.as_bytes(), authority: None, headers })
+    rules.classify(&Head {
+        method,
+        target: target.as_bytes(),
+        authority: None,
+        headers,
+    })
 }
 
 fn show(class: RequestClass<'_>) -> (Kind, Vec<String>) {
-    (class.kind, class.locks.iter().map(ToString::to_string).collect())
+    (
+        class.kind,
+        class.locks.iter().map(ToString::to_string).collect(),
+    )
 }
 
 /// Kind and locks, or the code of the refusal; `None` when the body is asked for.
@@ -41,7 +49,10 @@ fn told(
 }
 
 fn write(locks: &[&str]) -> Result<Option<(Kind, Vec<String>)>, Code> {
-    Ok(Some((Kind::Write, locks.iter().map(ToString::to_string).collect())))
+    Ok(Some((
+        Kind::Write,
+        locks.iter().map(ToString::to_string).collect(),
+    )))
 }
 
 #[test]
@@ -49,8 +60,14 @@ fn a_write_needs_the_locks_of_its_key() {
     assert_eq!(told("PUT", "/data/in/7/a", &[]), write(&["day/7"]));
     assert_eq!(told("PUT", "/data/in/7/a/b/", &[]), write(&["day/7"]));
     assert_eq!(told("PUT", "/data/%69n/%37%2Fa", &[]), write(&["day/7"]));
-    assert_eq!(told("DELETE", "/data/ledger?versionId=1", &[]), write(&["ledger"]));
-    assert_eq!(told("PUT", "/whole/any//thing?partNumber=1&uploadId=u", &[]), write(&["whole"]));
+    assert_eq!(
+        told("DELETE", "/data/ledger?versionId=1", &[]),
+        write(&["ledger"])
+    );
+    assert_eq!(
+        told("PUT", "/whole/any//thing?partNumber=1&uploadId=u", &[]),
+        write(&["whole"])
+    );
     assert_eq!(told("PUT", "/data/out/7", &[]), write(&[]));
     assert_eq!(told("PUT", "/other/in/7/a", &[]), write(&[]));
     let read = Ok(Some((Kind::Read, vec!["day/7".to_owned()])));
@@ -74,7 +91,11 @@ fn keys_in_doubt_are_refused_where_a_rule_could_cover_them() {
         "//data/in/7/a",
         "/d%61ta%00/in/7/a",
     ] {
-        assert_eq!(told("PUT", target, &[]), Err(Code::Unclassified), "{target}");
+        assert_eq!(
+            told("PUT", target, &[]),
+            Err(Code::Unclassified),
+            "{target}"
+        );
     }
     // Nothing of it can be in a rule.
     assert_eq!(told("PUT", "/data/out/a+b%ff", &[]), write(&[]));
@@ -91,10 +112,16 @@ fn a_write_to_a_bucket_needs_every_lock_in_it_or_is_refused() {
     assert_eq!(told("PUT", "/whole/?lifecycle", &[]), write(&["whole"]));
     assert_eq!(told("PUT", "/whole/key?new-thing", &[]), write(&["whole"]));
     assert_eq!(told("DELETE", "/data", &[]), Err(Code::Unclassified));
-    assert_eq!(told("PUT", "/data/out/x?new-thing", &[]), Err(Code::Unclassified));
+    assert_eq!(
+        told("PUT", "/data/out/x?new-thing", &[]),
+        Err(Code::Unclassified)
+    );
     assert_eq!(told("DELETE", "/other", &[]), write(&[]));
     assert_eq!(told("POST", "/", &[]), Err(Code::Unclassified));
-    assert_eq!(told("GET", "/data?list-type=2", &[]), Ok(Some((Kind::Read, vec![]))));
+    assert_eq!(
+        told("GET", "/data?list-type=2", &[]),
+        Ok(Some((Kind::Read, vec![])))
+    );
 }
 
 #[test]
@@ -110,13 +137,35 @@ fn a_lock_of_the_bucket_alone_is_known_for_the_whole_bucket() {
 #[test]
 fn the_bucket_may_stand_before_a_known_host() {
     let host = |host: &'static str| [("Host", host.as_bytes())];
-    assert_eq!(told("PUT", "/in/7/a", &host("DATA.s3.example.com:9000")), write(&["day/7"]));
-    assert_eq!(told("PUT", "/data/in/7/a", &host("s3.example.com")), write(&["day/7"]));
-    assert_eq!(told("PUT", "/data/in/7/a", &host("127.0.0.1:80")), write(&["day/7"]));
-    assert_eq!(told("DELETE", "/", &host("data.s3.example.com")), Err(Code::Unclassified));
+    assert_eq!(
+        told("PUT", "/in/7/a", &host("DATA.s3.example.com:9000")),
+        write(&["day/7"])
+    );
+    assert_eq!(
+        told("PUT", "/data/in/7/a", &host("s3.example.com")),
+        write(&["day/7"])
+    );
+    assert_eq!(
+        told("PUT", "/data/in/7/a", &host("127.0.0.1:80")),
+        write(&["day/7"])
+    );
+    assert_eq!(
+        told("DELETE", "/", &host("data.s3.example.com")),
+        Err(Code::Unclassified)
+    );
     // The backend may serve this host as a bucket's; the listener does not know it.
-    assert_eq!(told("PUT", "/in/7/a", &host("data.s3.internal")), Err(Code::Unclassified));
-    assert_eq!(told("PUT", "http://s3.example.com/in/7/a", &host("data.s3.example.com")), Err(Code::Invalid));
+    assert_eq!(
+        told("PUT", "/in/7/a", &host("data.s3.internal")),
+        Err(Code::Unclassified)
+    );
+    assert_eq!(
+        told(
+            "PUT",
+            "http://s3.example.com/in/7/a",
+            &host("data.s3.example.com")
+        ),
+        Err(Code::Invalid)
+    );
 }
 
 #[test]
@@ -138,7 +187,10 @@ fn a_form_hides_its_key_and_another_method_its_reach() {
 #[test]
 fn a_signature_over_the_ticket_is_refused() {
     let signed: [(&str, &[u8]); 2] = [
-        ("Authorization", b"AWS4-HMAC-SHA256 Credential=A, SignedHeaders=fencing-token;host, Signature=f"),
+        (
+            "Authorization",
+            b"AWS4-HMAC-SHA256 Credential=A, SignedHeaders=fencing-token;host, Signature=f",
+        ),
         ("Fencing-Token", b"ticket"),
     ];
     assert_eq!(told("PUT", "/data/in/7/a", &signed), Err(Code::Invalid));
@@ -155,7 +207,10 @@ fn delete<'h>(
     match classify(rules, "POST", target, &[("fencing-token", b"t")])? {
         Classified::NeedsBody(pending) => {
             let class = rules.classify_body(pending, body)?;
-            assert_eq!((&*class.tickets, class.operation), (&["t"][..], "DeleteObjects"));
+            assert_eq!(
+                (&*class.tickets, class.operation),
+                (&["t"][..], "DeleteObjects")
+            );
             Ok(show(class))
         }
         Classified::Ready(class) => Ok(show(class)),
@@ -172,11 +227,17 @@ fn objects(keys: &[&str]) -> Vec<u8> {
 fn deleting_many_needs_the_locks_of_all_the_keys() {
     let body = objects(&["in/2/a", "out/x", "in/1/b", "in/2/c", "ledger"]);
     let locks = ["day/1", "day/2", "ledger"].map(str::to_owned).to_vec();
-    assert_eq!(delete(&rules(), "/data?delete", &body), Ok((Kind::Write, locks)));
+    assert_eq!(
+        delete(&rules(), "/data?delete", &body),
+        Ok((Kind::Write, locks))
+    );
     // A percent sign or plus in a body is itself.
     let body = objects(&["in/%37+/a"]);
     let locks = vec!["day/%37+".to_owned()];
-    assert_eq!(delete(&rules(), "/data?delete", &body), Ok((Kind::Write, locks)));
+    assert_eq!(
+        delete(&rules(), "/data?delete", &body),
+        Ok((Kind::Write, locks))
+    );
     // No rule on the bucket: no body is asked for.
     assert_eq!(told("POST", "/other?delete", &[]), write(&[]));
 }
@@ -187,7 +248,10 @@ fn deleting_many_is_refused_whole_where_one_key_is_in_doubt() {
     assert_eq!(refused(&objects(&["out/x", "in//a"])), Code::Unclassified);
     assert_eq!(refused(&objects(&["out/../in/7/x"])), Code::Unclassified);
     assert_eq!(refused(b"<Delete><Object>"), Code::Unclassified);
-    assert_eq!(refused(&vec![b' '; PendingBody::BYTES_MAX + 1]), Code::Unclassified);
+    assert_eq!(
+        refused(&vec![b' '; PendingBody::BYTES_MAX + 1]),
+        Code::Unclassified
+    );
     assert_eq!(told("POST", "/d%00?delete", &[]), Err(Code::Unclassified));
     let strict = S3Rules::new(
         vec![S3Rule::new("data", Some("a"), "a").unwrap()],

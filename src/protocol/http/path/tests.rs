@@ -8,9 +8,13 @@ fn read(pattern: &str, path: &str) -> Result<Option<Vec<String>>, ()> {
     match Path::read(path.as_bytes()).matches(&pattern) {
         Match::No => Ok(None),
         Match::Maybe => Err(()),
-        Match::Yes(captures) => {
-            Ok(Some(captures.as_slice().iter().map(ToString::to_string).collect()))
-        }
+        Match::Yes(captures) => Ok(Some(
+            captures
+                .as_slice()
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+        )),
     }
 }
 
@@ -78,12 +82,24 @@ fn these_spellings_are_in_doubt_where_the_rule_could_cover_them() {
 
 #[test]
 fn a_doubt_where_the_rule_cannot_cover_it_is_none() {
-    for path in ["/v2/%2F", "/v1/ledgers/%ff", "/v1/x%5C/7", "/v2/accounts/%zz"] {
-        let expected = if path == "/v1/x%5C/7" { Err(()) } else { Ok(None) };
+    for path in [
+        "/v2/%2F",
+        "/v1/ledgers/%ff",
+        "/v1/x%5C/7",
+        "/v2/accounts/%zz",
+    ] {
+        let expected = if path == "/v1/x%5C/7" {
+            Err(())
+        } else {
+            Ok(None)
+        };
         assert_eq!(read("/v1/accounts/{id}", path), expected, "{path}");
     }
     // What comes after the part that decides does not matter.
-    assert_eq!(read("/v1/accounts/{id}/**", "/v1/accounts/7/a%2Fb/%ff"), captured("7"));
+    assert_eq!(
+        read("/v1/accounts/{id}/**", "/v1/accounts/7/a%2Fb/%ff"),
+        captured("7")
+    );
 }
 
 #[test]
@@ -112,7 +128,13 @@ fn text_is_decoded_once_and_compared_by_case() {
 
 #[test]
 fn other_methods_in_the_query_are_seen() {
-    for query in ["_method=PUT", "a=1&_method", "a;_METHOD=x", "%5f%6dethod=x", ".method=DELETE"] {
+    for query in [
+        "_method=PUT",
+        "a=1&_method",
+        "a;_METHOD=x",
+        "%5f%6dethod=x",
+        ".method=DELETE",
+    ] {
         assert!(overrides_method(query.as_bytes()), "{query}");
     }
     for query in ["", "method=PUT", "a=_method", "_methods=x", "x_method=1"] {

@@ -15,5 +15,8 @@ pub fn log_to_stderr() {
         .with_default_directive(LevelFilter::WARN.into())
         .with_env_var(LOG_FILTER_ENV)
         .from_env_lossy();
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .try_init();
 }

@@ -103,7 +103,10 @@ async fn hold(guard: Guard, margin: Duration, signals: &mut Signals) -> Result<u
 
 fn lost_failure(guard: &Guard, lost: crate::client::Lost) -> Failure {
     let (lock, token) = (guard.lock(), guard.token());
-    Failure::new(exit::LOST, format!("lock {lock} (token {token}) is lost: {lost}"))
+    Failure::new(
+        exit::LOST,
+        format!("lock {lock} (token {token}) is lost: {lost}"),
+    )
 }
 
 /// Releases as well as it can be done: what fails here ends by the session's time to live.
@@ -130,6 +133,9 @@ async fn close_lost(guard: Guard) {
 }
 
 fn default_holder() -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
     format!("{host}/{}", std::process::id())
 }

@@ -47,7 +47,10 @@ pub(super) async fn run(
         Err(error) => {
             // Without knowing that the group is gone the lock must not be given to another.
             group.signal(Signal::KILL);
-            Err(Failure::because("cannot follow CMD; the lock is left to its lease", error))
+            Err(Failure::because(
+                "cannot follow CMD; the lock is left to its lease",
+                error,
+            ))
         }
     }
 }

@@ -16,6 +16,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure().compile_fds(descriptors)?;
 
     let etcd = protox::compile(["etcd/rpc.proto"], ["proto"])?;
-    tonic_prost_build::configure().bytes(".").compile_fds(etcd)?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .compile_fds(etcd)?;
     Ok(())
 }

@@ -29,7 +29,10 @@ impl LockName {
     pub fn new(text: &str) -> Result<LockName, InvalidLockName> {
         match broken_rule(text) {
             None => Ok(LockName(text.into())),
-            Some(reason) => Err(InvalidLockName { name: text.chars().take(64).collect(), reason }),
+            Some(reason) => Err(InvalidLockName {
+                name: text.chars().take(64).collect(),
+                reason,
+            }),
         }
     }
 
@@ -94,7 +97,10 @@ impl LockPattern {
     /// Checks the text. It obeys the rules of a lock name; `*` and `**` stand for whole segments.
     pub fn new(text: &str) -> Result<LockPattern, InvalidLockName> {
         LockName::new(text)?;
-        let invalid = |reason| InvalidLockName { name: text.chars().take(64).collect(), reason };
+        let invalid = |reason| InvalidLockName {
+            name: text.chars().take(64).collect(),
+            reason,
+        };
         let mut segments = text.split('/').peekable();
         while let Some(segment) = segments.next() {
             match segment {
@@ -136,11 +142,21 @@ mod tests {
 
     #[test]
     fn names_that_pass_and_names_that_do_not() {
-        for good in ["a", "orders", "tenant/42/ledger", "ü/ß", "a b", "...", &"x".repeat(255)] {
+        for good in [
+            "a",
+            "orders",
+            "tenant/42/ledger",
+            "ü/ß",
+            "a b",
+            "...",
+            &"x".repeat(255),
+        ] {
             assert!(LockName::new(good).is_ok(), "{good:?} was refused");
         }
         let long = "x".repeat(256);
-        for bad in ["", "/", "a/", "/a", "a//b", ".", "a/../b", "a/.", "a\nb", "a\0", "\u{7f}", &long] {
+        for bad in [
+            "", "/", "a/", "/a", "a//b", ".", "a/../b", "a/.", "a\nb", "a\0", "\u{7f}", &long,
+        ] {
             assert!(LockName::new(bad).is_err(), "{bad:?} was taken");
         }
     }
@@ -148,7 +164,9 @@ mod tests {
     #[test]
     fn patterns_match_whole_segments() {
         let matches = |pattern: &str, name: &str| {
-            LockPattern::new(pattern).unwrap().matches(&LockName::new(name).unwrap())
+            LockPattern::new(pattern)
+                .unwrap()
+                .matches(&LockName::new(name).unwrap())
         };
         assert!(matches("orders", "orders"));
         assert!(!matches("orders", "orders/1"));

@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
+use pasetors::Public;
 use pasetors::keys::{AsymmetricKeyPair, AsymmetricPublicKey, AsymmetricSecretKey, Generate};
 use pasetors::paserk::{FormatAsPaserk, Id};
 use pasetors::token::UntrustedToken;
 use pasetors::version4::{PublicToken, V4};
-use pasetors::Public;
 use serde::{Deserialize, Serialize};
 
 use crate::lock_name::LockName;
@@ -144,15 +144,24 @@ impl SigningKey {
     /// A new random key.
     pub fn generate() -> SigningKey {
         let pair = AsymmetricKeyPair::<V4>::generate().expect("the system's random source works");
-        SigningKey { secret: pair.secret, public: VerifyingKey::new(pair.public) }
+        SigningKey {
+            secret: pair.secret,
+            public: VerifyingKey::new(pair.public),
+        }
     }
 
     /// Reads PASERK `k4.secret.`
     pub fn parse(text: &str) -> Result<SigningKey, InvalidKey> {
-        let invalid = || InvalidKey { kind: "secret", prefix: "k4.secret." };
+        let invalid = || InvalidKey {
+            kind: "secret",
+            prefix: "k4.secret.",
+        };
         let secret = AsymmetricSecretKey::<V4>::try_from(text.trim()).map_err(|_| invalid())?;
         let public = AsymmetricPublicKey::<V4>::try_from(&secret).map_err(|_| invalid())?;
-        Ok(SigningKey { secret, public: VerifyingKey::new(public) })
+        Ok(SigningKey {
+            secret,
+            public: VerifyingKey::new(public),
+        })
     }
 
     /// PASERK `k4.secret.`: a secret, for the key file only.
@@ -192,8 +201,13 @@ impl SigningKey {
 
     fn sign(&self, body: &impl Serialize, kind: &[u8]) -> String {
         let payload = serde_json::to_vec(body).expect("bodies are plain data");
-        PublicToken::sign(&self.secret, &payload, Some(self.public.id.as_bytes()), Some(kind))
-            .expect("payload is not empty")
+        PublicToken::sign(
+            &self.secret,
+            &payload,
+            Some(self.public.id.as_bytes()),
+            Some(kind),
+        )
+        .expect("payload is not empty")
     }
 }
 
@@ -215,7 +229,10 @@ impl VerifyingKey {
     pub fn parse(text: &str) -> Result<VerifyingKey, InvalidKey> {
         AsymmetricPublicKey::<V4>::try_from(text.trim())
             .map(VerifyingKey::new)
-            .map_err(|_| InvalidKey { kind: "public", prefix: "k4.public." })
+            .map_err(|_| InvalidKey {
+                kind: "public",
+                prefix: "k4.public.",
+            })
     }
 
     /// PASERK `k4.public.`
@@ -240,7 +257,9 @@ pub struct KeyRing {
 impl KeyRing {
     /// A ring of these keys.
     pub fn new(keys: impl IntoIterator<Item = VerifyingKey>) -> KeyRing {
-        KeyRing { keys: keys.into_iter().map(|key| (key.id.clone(), key)).collect() }
+        KeyRing {
+            keys: keys.into_iter().map(|key| (key.id.clone(), key)).collect(),
+        }
     }
 
     /// The keys, by id.
@@ -289,7 +308,9 @@ impl KeyRing {
             .filter(|id| !id.is_empty())
             .ok_or(InvalidTicket::Malformed)?;
         let Some(key) = self.keys.get(id) else {
-            return Err(InvalidTicket::UnknownKey { id: id.chars().take(64).collect() });
+            return Err(InvalidTicket::UnknownKey {
+                id: id.chars().take(64).collect(),
+            });
         };
         PublicToken::verify(&key.public, &untrusted, Some(id.as_bytes()), Some(kind))
             .map(|trusted| trusted.payload().as_bytes().to_vec())
@@ -298,14 +319,18 @@ impl KeyRing {
 }
 
 fn parse_body<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, InvalidTicket> {
-    serde_json::from_slice(payload)
-        .map_err(|error| InvalidTicket::BadContent { reason: error.to_string() })
+    serde_json::from_slice(payload).map_err(|error| InvalidTicket::BadContent {
+        reason: error.to_string(),
+    })
 }
 
 fn parse_content<T: std::str::FromStr<Err: std::fmt::Display>>(
     text: &str,
 ) -> Result<T, InvalidTicket> {
-    text.parse().map_err(|error: T::Err| InvalidTicket::BadContent { reason: error.to_string() })
+    text.parse()
+        .map_err(|error: T::Err| InvalidTicket::BadContent {
+            reason: error.to_string(),
+        })
 }
 
 #[cfg(test)]
@@ -331,7 +356,12 @@ mod tests {
         assert_eq!(ring.verify_ticket(&envelope), Ok(ticket()));
         let again = SigningKey::parse(&key.to_secret_text()).unwrap();
         assert_eq!(again.verifying().id(), key.verifying().id());
-        assert_eq!(VerifyingKey::parse(&key.verifying().to_text()).unwrap().id(), key.verifying().id());
+        assert_eq!(
+            VerifyingKey::parse(&key.verifying().to_text())
+                .unwrap()
+                .id(),
+            key.verifying().id()
+        );
     }
 
     #[test]
@@ -368,7 +398,10 @@ mod tests {
             lock: LockName::new("a").unwrap(),
             token: Token::new(7).unwrap(),
         };
-        assert_eq!(ring.verify_order(&key.sign_order(&order)), Ok(order.clone()));
+        assert_eq!(
+            ring.verify_order(&key.sign_order(&order)),
+            Ok(order.clone())
+        );
         let as_ticket = ring.verify_ticket(&key.sign_order(&order));
         assert_eq!(as_ticket, Err(InvalidTicket::BadSignature));
         let as_order = ring.verify_order(&key.sign_ticket(&ticket()));

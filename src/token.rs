@@ -58,12 +58,17 @@ impl FromStr for Token {
 
     /// Parses decimal digits only: no sign, no space, no leading zero.
     fn from_str(text: &str) -> Result<Token, InvalidToken> {
-        let invalid = || InvalidToken { value: text.chars().take(64).collect() };
+        let invalid = || InvalidToken {
+            value: text.chars().take(64).collect(),
+        };
         let plain = !text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit());
         if !plain {
             return Err(invalid());
         }
-        text.parse::<u64>().ok().and_then(Token::new).ok_or_else(invalid)
+        text.parse::<u64>()
+            .ok()
+            .and_then(Token::new)
+            .ok_or_else(invalid)
     }
 }
 
@@ -71,7 +76,9 @@ impl TryFrom<u64> for Token {
     type Error = InvalidToken;
 
     fn try_from(value: u64) -> Result<Token, InvalidToken> {
-        Token::new(value).ok_or_else(|| InvalidToken { value: value.to_string() })
+        Token::new(value).ok_or_else(|| InvalidToken {
+            value: value.to_string(),
+        })
     }
 }
 
@@ -90,7 +97,18 @@ mod tests {
     #[test]
     fn text_is_plain_digits_only() {
         assert_eq!("42".parse(), Ok(Token::new(42).unwrap()));
-        for bad in ["", "0", "042", "+1", "-1", " 1", "1 ", "1e3", "9223372036854775808", "x"] {
+        for bad in [
+            "",
+            "0",
+            "042",
+            "+1",
+            "-1",
+            " 1",
+            "1 ",
+            "1e3",
+            "9223372036854775808",
+            "x",
+        ] {
             assert!(bad.parse::<Token>().is_err(), "{bad:?} was taken");
         }
     }

@@ -1,0 +1,341 @@
+//! The head of an HTTP request as every HTTP-like protocol here sees it: one pass over its fields
+//! finds what classification asks for, and refuses heads that two parsers could frame differently.
+//!
+//! Invariant: a head that passes [`scan`] has one reading of where its body ends, at most one
+//! `Host`, and no name for the ticket's header but the right one. It leaves to the proxy what a
+//! parsed head no longer shows: bare LF, spaces before a colon, the bytes of trailers.
+
+use super::refusal::Refusal;
+use super::tickets;
+
+/// A parsed request head. Names may have any case; values are the bytes as they came.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'h> {
+    /// The method. Case-sensitive (RFC 9110 9.1).
+    pub method: &'h str,
+    /// The request target as it came: `/path?query`, `*`, or in absolute form.
+    pub target: &'h [u8],
+    /// HTTP/2's `:authority`; `None` on HTTP/1, where `Host` tells.
+    pub authority: Option<&'h str>,
+    /// The header fields in their order, repeated ones included.
+    pub headers: &'h [(&'h str, &'h [u8])],
+}
+
+/// The header that carries tickets, in lower case.
+pub const TICKET_HEADER: &str = "fencing-token";
+
+/// Fields that end at each hop (RFC 9110 7.6.1), and `http2-settings`, which goes with `upgrade:
+/// h2c` (RFC 7540 3.2.1).
+const HOP_BY_HOP: [&str; 7] = [
+    "connection",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Fields that say what the request is: `Connection` must not name them away (RFC 9110 7.6.1).
+const NEVER_HOP_BY_HOP: [&str; 4] = ["content-length", "content-type", "host", TICKET_HEADER];
+
+/// What the fields of a head say.
+#[derive(Debug, Default)]
+pub(super) struct Facts<'h> {
+    pub(super) tickets: Vec<&'h str>,
+    pub(super) host: Option<&'h [u8]>,
+    pub(super) authorization: Option<&'h [u8]>,
+    pub(super) content_type: Option<&'h [u8]>,
+    /// A header asks the backend to take another method than the request's.
+    pub(super) overrides_method: bool,
+    /// It asks to become another protocol, `h2c` aside, which is never taken up.
+    pub(super) upgrades: bool,
+    content_lengths: u32,
+    transfer_encodings: u32,
+}
+
+/// Reads the fields once.
+pub(super) fn scan<'h>(head: &Head<'h>) -> Result<Facts<'h>, Refusal> {
+    if !is_token(head.method) {
+        return Err(Refusal::malformed("the method is not a token"));
+    }
+    if head
+        .target
+        .iter()
+        .any(|byte| byte.is_ascii_control() || matches!(byte, b' ' | b'#'))
+    {
+        return Err(Refusal::malformed(
+            "the request target has a space, a control character or a fragment",
+        ));
+    }
+    let mut facts = Facts::default();
+    for &(name, value) in head.headers {
+        scan_field(&mut facts, name, value)?;
+    }
+    if facts.content_lengths > 0 && facts.transfer_encodings > 0 {
+        // RFC 9112 6.3: the two together are an attempt to smuggle.
+        return Err(Refusal::malformed(
+            "both content-length and transfer-encoding are given",
+        ));
+    }
+    if facts.content_lengths > 1 {
+        return Err(Refusal::malformed("content-length is given more than once"));
+    }
+    Ok(facts)
+}
+
+fn scan_field<'h>(facts: &mut Facts<'h>, name: &'h str, value: &'h [u8]) -> Result<(), Refusal> {
+    if !is_token(name) {
+        return Err(Refusal::malformed("a header's name is not a token"));
+    }
+    if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+        // Obsolete line folding (RFC 9112 5.2), or worse.
+        return Err(Refusal::malformed(format!(
+            "the header `{}` has a line break or NUL in its value",
+            name.to_ascii_lowercase()
+        )));
+    }
+    // By length first: most fields are decided by one comparison.
+    match name.len() {
+        2 if same(name, "te") => {}
+        4 if same(name, "host") => {
+            if facts.host.replace(value).is_some() {
+                return Err(Refusal::malformed("host is given more than once"));
+            }
+        }
+        7 if same(name, "upgrade") => {
+            facts.upgrades |= list(value).any(|member| !member.eq_ignore_ascii_case(b"h2c"));
+        }
+        7 if same(name, "trailer") => {
+            if list(value).any(|member| is_ticket_name(member)) {
+                return Err(Refusal::invalid("a ticket cannot travel in a trailer"));
+            }
+        }
+        10 if same(name, "connection") => check_connection(value)?,
+        12 if same(name, "content-type") => facts.content_type = Some(value),
+        13 if same(name, "authorization") => facts.authorization = Some(value),
+        13 if same(name, TICKET_HEADER) => {
+            if !facts.tickets.is_empty() {
+                return Err(Refusal::invalid("fencing-token is given more than once"));
+            }
+            facts.tickets = tickets::parse(value)?;
+        }
+        // CGI and its heirs read `_` and `-` alike: the backend could take what we do not see.
+        13 if is_ticket_name(name.as_bytes()) => {
+            return Err(Refusal::invalid(
+                "the ticket's header is spelled `Fencing-Token`",
+            ));
+        }
+        13 | 17 | 22 if is_method_override(name) => facts.overrides_method = true,
+        14 if same(name, "content-length") => {
+            if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+                return Err(Refusal::malformed("content-length is not a number"));
+            }
+            facts.content_lengths += 1;
+        }
+        17 if same(name, "transfer-encoding") => {
+            facts.transfer_encodings += 1;
+            let exact = value.eq_ignore_ascii_case(b"chunked");
+            if !exact || facts.transfer_encodings > 1 {
+                return Err(Refusal::malformed(
+                    "transfer-encoding is not exactly `chunked`",
+                ));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn check_connection(value: &[u8]) -> Result<(), Refusal> {
+    for member in list(value) {
+        let named = |known: &&&str| member.eq_ignore_ascii_case(known.as_bytes());
+        if let Some(known) = NEVER_HOP_BY_HOP.iter().find(named) {
+            return Err(Refusal::malformed(format!(
+                "connection names the header `{known}`"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a trailer of this name carries, or looks as if it carried, a ticket: such a request is
+/// invalid, for its ticket would come after the decision.
+pub fn is_ticket_name(name: &[u8]) -> bool {
+    same_but_underscores(name, TICKET_HEADER)
+}
+
+fn is_method_override(name: &str) -> bool {
+    [
+        "x-http-method",
+        "x-method-override",
+        "x-http-method-override",
+    ]
+    .iter()
+    .any(|known| same_but_underscores(name.as_bytes(), known))
+}
+
+fn same(name: &str, known: &str) -> bool {
+    name.eq_ignore_ascii_case(known)
+}
+
+fn same_but_underscores(name: &[u8], known: &str) -> bool {
+    let plain = |byte: u8| {
+        if byte == b'_' {
+            b'-'
+        } else {
+            byte.to_ascii_lowercase()
+        }
+    };
+    name.len() == known.len() && name.iter().zip(known.bytes()).all(|(&a, b)| plain(a) == b)
+}
+
+/// The members of a comma-separated list, empty ones left out (RFC 9110 5.6.1.2).
+pub(super) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value
+        .split(|&byte| byte == b',')
+        .map(<[u8]>::trim_ascii)
+        .filter(|member| !member.is_empty())
+}
+
+/// A token of RFC 9110 5.6.2.
+pub(crate) fn is_token(text: &str) -> bool {
+    let tchar = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(tchar)
+}
+
+/// Which header fields do not travel on: hop-by-hop ones, those that `Connection` names, and the
+/// ticket. Works on requests and on responses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StrippedHeaders<'h> {
+    named: Vec<&'h [u8]>,
+}
+
+impl<'h> StrippedHeaders<'h> {
+    /// Reads the `Connection` fields among these.
+    pub fn of(headers: impl IntoIterator<Item = (&'h str, &'h [u8])>) -> StrippedHeaders<'h> {
+        let connection = headers
+            .into_iter()
+            .filter(|(name, _)| same(name, "connection"));
+        let members = connection.flat_map(|(_, value)| list(value));
+        // These two are options and not names: leaving them out saves the allocation.
+        let option = |member: &&[u8]| {
+            !member.eq_ignore_ascii_case(b"keep-alive") && !member.eq_ignore_ascii_case(b"close")
+        };
+        StrippedHeaders {
+            named: members.filter(option).collect(),
+        }
+    }
+
+    /// Whether the field of this name stays behind.
+    pub fn strips(&self, name: &str) -> bool {
+        same(name, TICKET_HEADER)
+            || HOP_BY_HOP.iter().any(|known| same(name, known))
+            || self
+                .named
+                .iter()
+                .any(|named| named.eq_ignore_ascii_case(name.as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Head, StrippedHeaders, scan};
+    use crate::protocol::refusal::{AfterRefusal, Code};
+
+    fn refused(headers: &[(&str, &[u8])]) -> Option<(Code, AfterRefusal)> {
+        let head = Head {
+            method: "PUT",
+            target: b"/",
+            authority: None,
+            headers,
+        };
+        scan(&head)
+            .err()
+            .map(|refusal| (refusal.code, refusal.after))
+    }
+
+    const CLOSES: Option<(Code, AfterRefusal)> = Some((Code::Invalid, AfterRefusal::Close));
+    const KEEPS: Option<(Code, AfterRefusal)> = Some((Code::Invalid, AfterRefusal::Keep));
+
+    #[test]
+    fn one_reading_of_the_end_of_the_body_passes_and_two_are_refused() {
+        assert_eq!(refused(&[("Content-Length", b"5")]), None);
+        assert_eq!(refused(&[("Transfer-Encoding", b"Chunked")]), None);
+        assert_eq!(
+            refused(&[("content-length", b"5"), ("content-length", b"5")]),
+            CLOSES
+        );
+        assert_eq!(
+            refused(&[("content-length", b"5"), ("transfer-encoding", b"chunked")]),
+            CLOSES
+        );
+        for length in ["", "+5", "5, 5", "0x5", "-1", " 5"] {
+            assert_eq!(
+                refused(&[("content-length", length.as_bytes())]),
+                CLOSES,
+                "{length}"
+            );
+        }
+        for coding in [
+            "",
+            "identity",
+            "chunked, gzip",
+            "gzip, chunked",
+            "chunked,chunked",
+            "xchunked",
+        ] {
+            assert_eq!(
+                refused(&[("transfer-encoding", coding.as_bytes())]),
+                CLOSES,
+                "{coding}"
+            );
+        }
+    }
+
+    #[test]
+    fn folded_values_and_crooked_names_are_refused() {
+        assert_eq!(refused(&[("x-a", b"plain \xe9")]), None);
+        assert_eq!(refused(&[("x-a", b"one\r\n two")]), CLOSES);
+        assert_eq!(refused(&[("x-a ", b"v")]), CLOSES);
+        assert_eq!(refused(&[("host", b"a"), ("Host", b"a")]), CLOSES);
+    }
+
+    #[test]
+    fn the_ticket_travels_in_one_header_of_one_spelling() {
+        assert_eq!(refused(&[("FENCING-TOKEN", b"a")]), None);
+        assert_eq!(
+            refused(&[("fencing-token", b"a"), ("fencing-token", b"a")]),
+            KEEPS
+        );
+        assert_eq!(refused(&[("fencing_token", b"a")]), KEEPS);
+        assert_eq!(refused(&[("trailer", b"x, Fencing-Token")]), KEEPS);
+        assert_eq!(refused(&[("connection", b"close, fencing-token")]), CLOSES);
+        assert_eq!(refused(&[("connection", b"Host")]), CLOSES);
+    }
+
+    #[test]
+    fn hop_by_hop_fields_and_the_ticket_stay_behind() {
+        let headers: [(&str, &[u8]); 2] = [("Connection", b"keep-alive, X-Mine"), ("x-mine", b"1")];
+        let stripped = StrippedHeaders::of(headers);
+        for name in [
+            "connection",
+            "X-MINE",
+            "te",
+            "Upgrade",
+            "Fencing-Token",
+            "keep-alive",
+        ] {
+            assert!(stripped.strips(name), "{name}");
+        }
+        for name in [
+            "host",
+            "authorization",
+            "x-other",
+            "trailer",
+            "content-length",
+        ] {
+            assert!(!stripped.strips(name), "{name}");
+        }
+    }
+}

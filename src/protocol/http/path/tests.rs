@@ -1,0 +1,1 @@
+//! Spellings of paths.

@@ -1,0 +1,1 @@
+//! Each rule of classification: one case that passes, one that is refused.

@@ -1,0 +1,77 @@
+//! The `Fencing-Token` header: its syntax, not its signatures.
+
+use super::refusal::Refusal;
+use crate::ticket::TICKET_BYTES_MAX;
+
+/// Most tickets on one request: one per lock.
+pub const TICKETS_PER_REQUEST_MAX: usize = 16;
+
+/// Splits a header's value at its commas. Each member is non-empty visible ASCII; a repeated one
+/// counts once. Unlike other lists (RFC 9110 5.6.1) an empty member is refused: it shows a client
+/// whose ticket got lost.
+pub fn parse(value: &[u8]) -> Result<Vec<&str>, Refusal> {
+    let mut tickets = Vec::with_capacity(1);
+    for member in value.split(|&byte| byte == b',') {
+        let ticket = parse_member(member.trim_ascii())?;
+        if tickets.contains(&ticket) {
+            continue;
+        }
+        if tickets.len() == TICKETS_PER_REQUEST_MAX {
+            return Err(Refusal::invalid(format!(
+                "fencing-token holds more than {TICKETS_PER_REQUEST_MAX} tickets"
+            )));
+        }
+        tickets.push(ticket);
+    }
+    Ok(tickets)
+}
+
+fn parse_member(member: &[u8]) -> Result<&str, Refusal> {
+    if member.is_empty() {
+        return Err(Refusal::invalid("fencing-token holds an empty ticket"));
+    }
+    if member.len() > TICKET_BYTES_MAX {
+        return Err(Refusal::invalid(format!(
+            "fencing-token holds a ticket longer than {TICKET_BYTES_MAX} bytes"
+        )));
+    }
+    let visible = member.iter().all(u8::is_ascii_graphic);
+    std::str::from_utf8(member)
+        .ok()
+        .filter(|_| visible)
+        .ok_or_else(|| Refusal::invalid("fencing-token holds a byte that no ticket has"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TICKETS_PER_REQUEST_MAX, parse};
+    use crate::ticket::TICKET_BYTES_MAX;
+
+    #[test]
+    fn a_list_of_tickets_is_split_and_each_counts_once() {
+        assert_eq!(parse(b"a"), Ok(vec!["a"]));
+        assert_eq!(parse(b" a ,b,\ta"), Ok(vec!["a", "b"]));
+        assert!(parse("x".repeat(TICKET_BYTES_MAX).as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_list_of_tickets_is_refused() {
+        for bad in ["", " ", "a,", ",a", "a,,b", "a b", "a\tb", "ü", "a\u{7f}"] {
+            assert!(parse(bad.as_bytes()).is_err(), "{bad:?} was taken");
+        }
+        assert!(parse(b"a\xff").is_err());
+        assert!(parse("x".repeat(TICKET_BYTES_MAX + 1).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn the_number_of_tickets_is_bounded() {
+        let list = |n: usize| (0..n).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
+        assert_eq!(
+            parse(list(TICKETS_PER_REQUEST_MAX).as_bytes())
+                .unwrap()
+                .len(),
+            16
+        );
+        assert!(parse(list(TICKETS_PER_REQUEST_MAX + 1).as_bytes()).is_err());
+    }
+}

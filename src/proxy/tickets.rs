@@ -84,10 +84,11 @@ impl Tickets {
         if let Some(ticket) = self.cached(text) {
             return Ok(ticket);
         }
-        let ticket = self.verify_slowly(text, deadline, KeyRing::verify_ticket).await?;
+        let (ticket, generation) =
+            self.verify_slowly(text, deadline, KeyRing::verify_ticket).await?;
         self.check_covered(&ticket)?;
         let ticket = Arc::new(ticket);
-        self.remember(text, &ticket);
+        self.remember(text, &ticket, generation);
         Ok(ticket)
     }
 
@@ -102,7 +103,7 @@ impl Tickets {
             Ok(order) => Ok(Authority::Order(order)),
             Err(_) => ring.verify_ticket(text).map(|ticket| Authority::Ticket(Arc::new(ticket))),
         };
-        self.verify_slowly(text, deadline, verify).await
+        self.verify_slowly(text, deadline, verify).await.map(|(authority, _)| authority)
     }
 
     async fn verify_slowly<T>(
@@ -110,16 +111,16 @@ impl Tickets {
         text: &str,
         deadline: Instant,
         verify: impl Fn(&KeyRing, &str) -> Result<T, InvalidTicket>,
-    ) -> Result<T, Refusal> {
+    ) -> Result<(T, u64), Refusal> {
         let mut refreshed = false;
         loop {
-            let keys = self.ring.borrow().keys.clone();
-            let outcome = match &keys {
-                Some(ring) => verify(ring, text),
+            let ring = self.ring.borrow().clone();
+            let outcome = match &ring.keys {
+                Some(keys) => verify(keys, text),
                 None => return Err(keys_unknown()),
             };
             match (outcome, &self.registry) {
-                (Ok(verified), _) => return Ok(verified),
+                (Ok(verified), _) => return Ok((verified, ring.generation)),
                 // The key may be newer than our ring.
                 (Err(InvalidTicket::UnknownKey { .. }), Some(registry)) if !refreshed => {
                     refreshed = true;
@@ -166,10 +167,9 @@ impl Tickets {
         Some(ticket)
     }
 
-    fn remember(&self, text: &str, ticket: &Arc<Ticket>) {
-        // The ring may have changed since the signature was checked; then it is checked again.
-        let generation = self.ring.borrow().generation;
+    fn remember(&self, text: &str, ticket: &Arc<Ticket>, generation: u64) {
         let mut shard = self.shard(text);
+        // Otherwise the ring has changed since the signature was checked.
         if shard.generation == generation && text.len() <= TICKET_BYTES_MAX {
             shard.insert(text.into(), Arc::clone(ticket));
         }

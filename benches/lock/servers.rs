@@ -39,20 +39,19 @@ pub fn etcd(dir: &Path) -> Running {
 }
 
 pub fn lockd_on_etcd(dir: &Path, etcd: &Running) -> Running {
-    let store = format!("[store]\nkind = \"etcd\"\nendpoints = [\"{}\"]\n", etcd.url);
+    let store = format!("store = \"etcd\"\n[etcd]\nendpoints = [\"{}\"]\n", etcd.url);
     lockd("lockd-on-etcd", dir, &store)
 }
 
 pub fn lockd_embedded(dir: &Path) -> Running {
-    lockd("lockd-embedded", dir, "[store]\nkind = \"embedded\"\n")
+    lockd("lockd-embedded", dir, "store = \"embedded\"\n")
 }
 
 fn lockd(name: &str, dir: &Path, store: &str) -> Running {
     let (port, admin) = (free_port(), free_port());
     let data = dir.join(name);
     let text = format!(
-        "data_dir = \"{}\"\nlisten = \"127.0.0.1:{port}\"\n\
-         [admin]\nlisten = \"127.0.0.1:{admin}\"\n{store}",
+        "data_dir = \"{}\"\nlisten = \"127.0.0.1:{port}\"\nadmin = \"127.0.0.1:{admin}\"\n{store}",
         data.display()
     );
     let config = dir.join(format!("{name}.toml"));

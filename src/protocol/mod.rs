@@ -16,7 +16,7 @@ pub mod s3;
 pub mod tickets;
 
 #[cfg(test)]
-mod fuzz;
+mod readings;
 
 use crate::lock_name::{LockName, LockPattern};
 

@@ -97,6 +97,18 @@ pub enum Match<'a> {
     Yes(Captures<'a>),
 }
 
+impl<'a> Match<'a> {
+    /// Both readings of one text together: where only one of them is covered, its locks are asked
+    /// for, which is safe under either; where both are and differ, nothing is decided.
+    pub fn or(self, other: Match<'a>) -> Match<'a> {
+        match (self, other) {
+            (Match::No, only) | (only, Match::No) => only,
+            (one, two) if one == two => one,
+            _ => Match::Maybe,
+        }
+    }
+}
+
 /// The captured texts, in the order of their names in the pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Captures<'a> {

@@ -3,8 +3,8 @@
 //! Taken as the same path, since backends that tell them apart lose nothing by it: a percent-encoded
 //! and a plain character (decoded once; RFC 3986 6.2.2.2), `//` and `/`, with and without a slash at
 //! the end, a segment with and without `;parameters`, the absolute form and the origin form of the
-//! target. Scheme and host play no part. Case counts: for a backend that ignores it (as IIS does)
-//! set `unmatched = "reject"`.
+//! target. Scheme and host play no part. Case counts, and `+` is itself (RFC 3986 3.3): rules do not
+//! hold for a backend that ignores case in its paths or reads `+` there as a space.
 //!
 //! Read differently by different backends, so that a write on it is refused where a rule could cover
 //! it under one of the readings:
@@ -172,12 +172,7 @@ impl Decoded {
         } else {
             Match::No
         };
-        match (pattern.matches(raw()), as_authority) {
-            (Match::No, Match::No) => merged,
-            (unmerged, Match::No) if unmerged == merged => merged,
-            (Match::No, other) if other == merged => merged,
-            _ => Match::Maybe,
-        }
+        merged.or(pattern.matches(raw())).or(as_authority)
     }
 }
 

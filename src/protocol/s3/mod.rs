@@ -1,12 +1,30 @@
-//! S3 in pass-through form.
+//! S3 in pass-through form: clients sign for the backend, so bytes travel on as they came, without
+//! the ticket's header.
+//!
+//! The [operation] says how far a request writes, the [address] which bucket and key it is about, the
+//! rules which locks guard them. An operation on a whole bucket needs the locks of every rule on that
+//! bucket; where a rule's lock depends on the key it cannot be told, and the operation is refused.
+//! CopyObject and UploadPartCopy write what their path names; their source is only read.
+//!
+//! Outside: what lifecycle rules and replication write in the backend.
 
+mod address;
+mod delete_objects;
+mod host;
+mod operation;
 mod refusal;
+mod signature;
+
+use address::{Address, Key};
+use operation::{Operation, Reach};
 
 use super::head::{self, Head};
-use super::pattern::{InvalidPattern, LockTemplate, Pattern, Subject};
+use super::http::path;
+use super::pattern::{Captures, InvalidPattern, LockTemplate, Match, Pattern, Subject};
 use super::{Classified, Kind, Refusal, RequestClass, Unmatched};
-use crate::lock_name::LockPattern;
+use crate::lock_name::{LockName, LockPattern};
 
+pub use delete_objects::KEYS_MAX;
 pub use refusal::refusal_reply;
 
 /// The rules of an S3 listener.
@@ -29,12 +47,45 @@ impl S3Rule {
     /// The buckets, their keys (all of them without `key`), and the lock that guards them.
     pub fn new(bucket: &str, key: Option<&str>, lock: &str) -> Result<S3Rule, InvalidPattern> {
         let bucket = Pattern::new(Subject::Bucket, bucket)?;
-        let key = key.map(|key| Pattern::new(Subject::Key, key)).transpose()?;
         let mut captures = bucket.captures().to_vec();
-        captures.extend(key.iter().flat_map(|key| key.captures().iter().cloned()));
+        let key = match key {
+            None => None,
+            Some(text) => {
+                let key = Pattern::new(Subject::Key, text)?;
+                check_captures(&captures, &key, text)?;
+                captures.extend_from_slice(key.captures());
+                Some(key)
+            }
+        };
         let lock = LockTemplate::new(lock, &captures)?;
         Ok(S3Rule { bucket, key, lock })
     }
+
+    fn match_key<'k>(&self, key: &'k Key<'_>) -> Match<'k> {
+        match &self.key {
+            Some(pattern) => key.matches(pattern),
+            None => Match::Yes(Captures::default()),
+        }
+    }
+}
+
+fn check_captures(bucket: &[Box<str>], key: &Pattern, text: &str) -> Result<(), InvalidPattern> {
+    let invalid = |reason| InvalidPattern {
+        what: "key",
+        text: text.to_owned(),
+        reason,
+    };
+    if let Some(name) = key.captures().iter().find(|name| bucket.contains(name)) {
+        return Err(invalid(format!(
+            "`{{{name}}}` is captured in the bucket already"
+        )));
+    }
+    if bucket.len() + key.captures().len() > super::pattern::CAPTURES_MAX {
+        return Err(invalid(
+            "bucket and key together capture too much".to_owned(),
+        ));
+    }
+    Ok(())
 }
 
 /// A request whose keys are named in its body.
@@ -42,6 +93,7 @@ impl S3Rule {
 pub struct PendingBody<'h> {
     bucket: String,
     tickets: Vec<&'h str>,
+    operation: &'static str,
 }
 
 impl PendingBody<'_> {
@@ -49,13 +101,32 @@ impl PendingBody<'_> {
     pub const BYTES_MAX: usize = 2 * 1024 * 1024;
 }
 
+/// The locks of a write, as far as rules tell.
+#[derive(Default)]
+struct Covering {
+    locks: Vec<LockName>,
+    /// Why the locks cannot be told.
+    doubt: Option<&'static str>,
+    /// A part of the write that no rule covers.
+    uncovered: bool,
+}
+
+const ADDRESS_DOUBT: &str = "the bucket or key can be read in two ways, and a rule may cover it";
+const NAME_DOUBT: &str = "the bucket or key gives no valid lock name";
+const BUCKET_DOUBT: &str = "it writes to the whole bucket, where locks depend on the key";
+
 impl S3Rules {
     /// These rules, on a backend that serves buckets as subdomains of these hosts.
     pub fn new(rules: Vec<S3Rule>, virtual_hosts: &[&str], unmatched: Unmatched) -> S3Rules {
-        let virtual_hosts = virtual_hosts.iter().map(|host| (*host).into()).collect();
+        let mut hosts: Vec<Box<str>> = virtual_hosts
+            .iter()
+            .map(|host| host.to_ascii_lowercase().into())
+            .collect();
+        // `b.eu.s3.example.com` belongs to `eu.s3.example.com` before `s3.example.com`.
+        hosts.sort_by_key(|host| std::cmp::Reverse(host.len()));
         S3Rules {
             rules,
-            virtual_hosts,
+            virtual_hosts: hosts,
             unmatched,
         }
     }
@@ -63,12 +134,58 @@ impl S3Rules {
     /// Classifies a request by its head.
     pub fn classify<'h>(&self, head: &Head<'h>) -> Result<Classified<'h>, Refusal> {
         let facts = head::scan(head)?;
-        Ok(Classified::Ready(RequestClass {
-            kind: Kind::Write,
-            locks: vec![],
-            tickets: facts.tickets,
-            operation: head.method,
-        }))
+        let (path, query) = path::split_target(head.target)
+            .ok_or_else(|| Refusal::malformed("the request target is not a path"))?;
+        signature::check_signed_headers(facts.authorization, query)?;
+        let guards = !self.rules.is_empty() || self.unmatched == Unmatched::Reject;
+        if guards && (facts.upgrades || head.method == "CONNECT") {
+            return Err(Refusal::unclassified(
+                "a tunnel or an upgrade hides the writes that it carries",
+            ));
+        }
+        let address = self.read_address(head, facts.host, path)?;
+        let mut operation =
+            operation::find(head.method, address.level(), query, facts.content_type);
+        if facts.overrides_method || path::overrides_method(query) {
+            operation = Operation {
+                name: "UnknownWrite",
+                reach: Reach::Bucket,
+            };
+        }
+        let class = |kind, locks| {
+            let tickets = facts.tickets.clone();
+            RequestClass {
+                kind,
+                locks,
+                tickets,
+                operation: operation.name,
+            }
+        };
+        let covering = match operation.reach {
+            Reach::Nothing => {
+                let locks = self.cover_key(&address).locks;
+                return Ok(Classified::Ready(class(Kind::Read, locks)));
+            }
+            Reach::Key => self.cover_key(&address),
+            Reach::Bucket => self.cover_bucket(&address),
+            Reach::KeyInForm => self.cover_in_doubt(&address, "its key is in a form's field"),
+            Reach::KeysInBody => {
+                let covering = self.cover_in_doubt(&address, ADDRESS_DOUBT);
+                let bucket = address.bucket().filter(|_| address.is_certain());
+                match (covering.doubt, bucket) {
+                    (Some(_), Some(bucket)) => {
+                        return Ok(Classified::NeedsBody(PendingBody {
+                            bucket: bucket.to_owned(),
+                            tickets: facts.tickets,
+                            operation: operation.name,
+                        }));
+                    }
+                    _ => covering,
+                }
+            }
+        };
+        self.decide(covering)
+            .map(|locks| Classified::Ready(class(Kind::Write, locks)))
     }
 
     /// Classifies a request by its body.
@@ -77,15 +194,145 @@ impl S3Rules {
         pending: PendingBody<'h>,
         body: &[u8],
     ) -> Result<RequestClass<'h>, Refusal> {
-        let _ = (pending, body);
-        Err(Refusal::unclassified("not yet"))
+        let PendingBody {
+            bucket,
+            tickets,
+            operation,
+        } = pending;
+        if body.len() > PendingBody::BYTES_MAX {
+            return Err(Refusal::unclassified(format!(
+                "the body of {operation} is longer than {} bytes",
+                PendingBody::BYTES_MAX
+            )));
+        }
+        let keys = delete_objects::keys(body).map_err(|reason| {
+            Refusal::unclassified(format!("the body of {operation} cannot be read: {reason}"))
+        })?;
+        let mut covering = Covering::default();
+        for key in &keys {
+            let address = Address::of_key(&bucket, Key::verbatim(key));
+            let one = self.cover_key(&address);
+            covering.locks.extend(one.locks);
+            covering.doubt = covering.doubt.or(one.doubt);
+            covering.uncovered |= one.uncovered;
+            // Keys of one bucket mostly share their locks: this keeps the list short.
+            covering.locks.sort_unstable();
+            covering.locks.dedup();
+        }
+        let locks = self.decide(covering)?;
+        Ok(RequestClass {
+            kind: Kind::Write,
+            locks,
+            tickets,
+            operation,
+        })
+    }
+
+    fn read_address<'h>(
+        &self,
+        head: &Head<'_>,
+        host: Option<&[u8]>,
+        path: &'h [u8],
+    ) -> Result<Address<'h>, Refusal> {
+        let Some(host) = host::of_request(head, host)? else {
+            return Ok(Address::in_path(path));
+        };
+        let guarded = self
+            .rules
+            .iter()
+            .filter_map(|rule| rule.bucket.as_literal());
+        Ok(match host::bucket(&host, &self.virtual_hosts, guarded) {
+            host::Bucket::InPath => Address::in_path(path),
+            host::Bucket::Named(bucket) => Address::in_bucket(bucket, path),
+            host::Bucket::Doubtful => Address::in_path(path).doubtful(),
+        })
+    }
+
+    /// The locks of one key.
+    fn cover_key(&self, address: &Address<'_>) -> Covering {
+        let mut covering = Covering::default();
+        let Some(key) = address.key() else {
+            return covering;
+        };
+        for rule in &self.rules {
+            let bucket = match address.match_bucket(&rule.bucket) {
+                Match::No => continue,
+                Match::Yes(captures) => Some(captures),
+                Match::Maybe => None,
+            };
+            match (bucket, rule.match_key(key)) {
+                (_, Match::No) if !address.is_anything() => {}
+                (Some(bucket), Match::Yes(key)) => covering.add(&rule.lock, &bucket.then(key)),
+                _ => covering.doubt = Some(ADDRESS_DOUBT),
+            }
+        }
+        covering.finish()
+    }
+
+    /// The locks of a whole bucket; of everything where no bucket is named.
+    fn cover_bucket(&self, address: &Address<'_>) -> Covering {
+        let mut covering = Covering::default();
+        for rule in &self.rules {
+            match address.match_bucket(&rule.bucket) {
+                Match::No => {}
+                Match::Maybe => covering.doubt = Some(ADDRESS_DOUBT),
+                Match::Yes(captures) if rule.lock.captures_used() <= captures.as_slice().len() => {
+                    covering.add(&rule.lock, &captures);
+                }
+                Match::Yes(_) => covering.doubt = Some(BUCKET_DOUBT),
+            }
+        }
+        covering.finish()
+    }
+
+    /// In doubt for this reason, where any rule is on the bucket.
+    fn cover_in_doubt(&self, address: &Address<'_>, reason: &'static str) -> Covering {
+        let no_rule = |rule: &S3Rule| address.match_bucket(&rule.bucket) == Match::No;
+        let free = self.rules.iter().all(no_rule);
+        Covering {
+            doubt: (!free).then_some(reason),
+            uncovered: free,
+            ..Covering::default()
+        }
+    }
+
+    fn decide(&self, covering: Covering) -> Result<Vec<LockName>, Refusal> {
+        if let Some(doubt) = covering.doubt {
+            return Err(Refusal::unclassified(doubt));
+        }
+        if covering.uncovered && self.unmatched == Unmatched::Reject {
+            return Err(Refusal::unclassified("no rule covers this write"));
+        }
+        Ok(covering.locks)
     }
 
     /// Every lock that a rule can name.
     pub fn lock_patterns(&self) -> Vec<LockPattern> {
-        self.rules
-            .iter()
-            .map(|rule| rule.lock.lock_pattern().clone())
-            .collect()
+        let mut patterns: Vec<LockPattern> = vec![];
+        for rule in &self.rules {
+            if !patterns.contains(rule.lock.lock_pattern()) {
+                patterns.push(rule.lock.lock_pattern().clone());
+            }
+        }
+        patterns
     }
 }
+
+impl Covering {
+    fn add(&mut self, lock: &LockTemplate, captures: &Captures<'_>) {
+        match lock.build(captures) {
+            Ok(lock) => self.locks.push(lock),
+            Err(_) => self.doubt = Some(NAME_DOUBT),
+        }
+    }
+
+    fn finish(mut self) -> Covering {
+        self.locks.sort_unstable();
+        self.locks.dedup();
+        self.uncovered = self.locks.is_empty() && self.doubt.is_none();
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -77,6 +77,8 @@ pub async fn run(args: DemoWriterArgs) -> Result<u8, Failure> {
     let feeding = async {
         // The receiver ends early when the upload is refused before its end: told by its answer.
         let _ = parts.send(first).await;
+        // There is room again once the connection has taken it.
+        drop(parts.reserve().await);
         print_line(&Step::Half.line())?;
         next_line().await?;
         let _ = parts.send(rest).await;

@@ -23,6 +23,9 @@ pub(crate) mod sync;
 mod waiters;
 mod word;
 
+#[cfg(test)]
+mod tests;
+
 pub use entrance::Entrance;
 pub use handle::{Gate, NotNow, Status};
 pub use permit::{Permit, Revoked, Stage};

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use ringfence::gate::{Gate, Presented, Recovered};
+use ringfence::gate::{Entrance, Gate, Presented, Recovered};
 use ringfence::lock_name::LockName;
 use ringfence::token::Token;
 
@@ -24,8 +24,10 @@ fn settle(gate: &Arc<Gate>, token: Token) {
     assert_eq!(polled, Poll::Ready(Presented::Settled));
 }
 
-fn write(gate: &Gate, token: Token) {
-    let permit = gate.permit(black_box(token)).expect("equal and settled");
+fn write(entrance: &mut Entrance, token: Token) {
+    let permit = entrance
+        .permit(black_box(token))
+        .expect("equal and settled");
     permit.finish();
 }
 
@@ -34,10 +36,22 @@ fn gate(c: &mut Criterion) {
     let token = Token::new(7).unwrap();
     settle(&gate, token);
 
-    c.bench_function("permit and finish", |b| b.iter(|| write(&gate, token)));
+    let mut entrance = gate.entrance();
+    c.bench_function("permit and finish", |b| {
+        b.iter(|| write(&mut entrance, token))
+    });
+    c.bench_function("permit and finish, gate looked up", |b| {
+        b.iter(|| {
+            gate.permit(black_box(token))
+                .expect("equal and settled")
+                .finish()
+        });
+    });
     c.bench_function("permit, forward, release, finish", |b| {
         b.iter(|| {
-            let mut permit = gate.permit(black_box(token)).expect("equal and settled");
+            let mut permit = entrance
+                .permit(black_box(token))
+                .expect("equal and settled");
             permit.forward().unwrap();
             permit.release().unwrap();
             permit.finish();
@@ -48,13 +62,14 @@ fn gate(c: &mut Criterion) {
     let other = {
         let (gate, stop) = (Arc::clone(&gate), Arc::clone(&stop));
         std::thread::spawn(move || {
+            let mut entrance = gate.entrance();
             while !stop.load(Ordering::Relaxed) {
-                write(&gate, token);
+                write(&mut entrance, token);
             }
         })
     };
     c.bench_function("permit and finish, another thread on the same gate", |b| {
-        b.iter(|| write(&gate, token));
+        b.iter(|| write(&mut entrance, token));
     });
     stop.store(true, Ordering::Relaxed);
     other.join().unwrap();

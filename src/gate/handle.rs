@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
+use super::entrance::Entrance;
 use super::epoch::{Epoch, POISONED};
 use super::permit::Permit;
 use super::present::{Closing, Presentation};
@@ -61,11 +62,16 @@ impl Gate {
     /// A permit, if the token equals the settled watermark. Takes no lock, allocates nothing,
     /// awaits nothing.
     pub fn permit(&self, token: Token) -> Result<Permit, NotNow> {
-        let epoch = self.current.load();
-        if epoch.token != token.get() || epoch.word.enter().is_err() {
-            return Err(NotNow);
-        }
-        Ok(Permit::new(epoch))
+        Permit::enter(&self.current.load(), token).ok_or(NotNow)
+    }
+
+    /// The gate for one who will use it often.
+    pub fn entrance(self: &Arc<Gate>) -> Entrance {
+        Entrance::new(Arc::clone(self), self.current_epoch())
+    }
+
+    pub(super) fn current_epoch(&self) -> Arc<Epoch> {
+        self.current.load()
     }
 
     /// Presents a token: resolves when it is settled or refused. The raise happens at the first

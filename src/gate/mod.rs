@@ -3,16 +3,16 @@
 //! Pure and free of I/O. The shell presents tokens, makes records durable and says how forwarded
 //! writes ended; the gate answers who may pass. One gate serves a lock for the whole proxy.
 //!
-//! Invariants (swept by [`State::check_invariants`] in debug builds and simulations):
+//! Invariants (swept by `check_invariants` in debug builds and simulations):
 //! - the floor and the watermark never fall, and the floor is never below the watermark;
 //! - an epoch is open only while the gate is settled, and only for the watermark's token;
 //! - the gate is settled only when the record that says so is durable, no permit of an older token
 //!   is in flight, and nothing below the floor is in doubt;
 //! - a permit that was not finished and was past `Admitted` stays counted, in flight or in doubt.
 //!
-//! The hot path is [`Gate::permit`]: one load of the current epoch, one compare-and-swap of its
-//! word. Everything else takes the gate's mutex, around pure code only.
+//! The hot path is [`Entrance::permit`]: one compare-and-swap of the epoch's word. Everything else takes the gate's mutex, around pure code only.
 
+mod entrance;
 mod epoch;
 mod handle;
 mod permit;
@@ -23,6 +23,10 @@ pub(crate) mod sync;
 mod waiters;
 mod word;
 
+#[cfg(test)]
+mod tests;
+
+pub use entrance::Entrance;
 pub use handle::{Gate, NotNow, Status};
 pub use permit::{Permit, Revoked, Stage};
 pub use present::{Closing, Presentation};

@@ -30,12 +30,16 @@ pub struct Permit {
 pub struct Revoked;
 
 impl Permit {
-    pub(super) fn new(epoch: Arc<Epoch>) -> Permit {
-        Permit {
-            epoch: Some(epoch),
+    /// Counts a write in, if the epoch is the token's and open.
+    pub(super) fn enter(epoch: &Arc<Epoch>, token: Token) -> Option<Permit> {
+        if epoch.token != token.get() || epoch.word.enter().is_err() {
+            return None;
+        }
+        Some(Permit {
+            epoch: Some(Arc::clone(epoch)),
             stage: Stage::Admitted,
             waiter: None,
-        }
+        })
     }
 
     /// The token that it was admitted under.

@@ -1,5 +1,7 @@
 //! The gate's own source files over shuttle's mutex and atomics.
 
+#[path = "../../src/gate/entrance.rs"]
+mod entrance;
 #[path = "../../src/gate/epoch.rs"]
 mod epoch;
 #[path = "../../src/gate/handle.rs"]
@@ -37,5 +39,6 @@ mod sync {
     }
 }
 
+pub use entrance::Entrance;
 pub use handle::Gate;
 pub use state::{Presented, Recovered};

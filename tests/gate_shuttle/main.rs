@@ -12,7 +12,7 @@ mod gate;
 
 use std::sync::Arc;
 
-use gate::{Gate, Presented, Recovered};
+use gate::{Entrance, Gate, Presented, Recovered};
 use lock_name::LockName;
 use shuttle::sync::Mutex;
 use shuttle::{check_random, future, thread};
@@ -40,8 +40,8 @@ fn settle(gate: &Arc<Gate>, value: u64) -> Presented {
 }
 
 /// Writes once if it may. What `send` leaves out of the gate's sight is what promise 1 is about.
-fn write(gate: &Arc<Gate>, backend: &Backend, value: u64) {
-    let Ok(mut permit) = gate.permit(token(value)) else {
+fn write(entrance: &mut Entrance, backend: &Backend, value: u64) {
+    let Ok(mut permit) = entrance.permit(token(value)) else {
         return;
     };
     if permit.forward().is_err() {
@@ -72,7 +72,10 @@ fn a_raise_never_lets_an_older_write_land_behind_a_newer_one() {
             let writers: Vec<_> = (0..2)
                 .map(|_| {
                     let (gate, backend) = (Arc::clone(&gate), Arc::clone(&backend));
-                    thread::spawn(move || (0..2).for_each(|_| write(&gate, &backend, 1)))
+                    thread::spawn(move || {
+                        let mut entrance = gate.entrance();
+                        (0..2).for_each(|_| write(&mut entrance, &backend, 1));
+                    })
                 })
                 .collect();
             assert_eq!(settle(&gate, 2), Presented::Settled);
@@ -97,7 +100,7 @@ fn two_raises_at_once_settle_in_order_and_the_lower_one_ends() {
                     let (gate, backend) = (Arc::clone(&gate), Arc::clone(&backend));
                     thread::spawn(move || {
                         let outcome = settle(&gate, value);
-                        write(&gate, &backend, value);
+                        write(&mut gate.entrance(), &backend, value);
                         outcome
                     })
                 })

@@ -29,7 +29,13 @@ pub struct Spool {
 impl Spool {
     /// A spool whose file, if it needs one, is in `dir`.
     pub fn new(dir: &Path, memory_bytes_max: usize) -> Spool {
-        Spool { dir: dir.into(), memory_bytes_max, length: 0, memory: BytesMut::new(), file: None }
+        Spool {
+            dir: dir.into(),
+            memory_bytes_max,
+            length: 0,
+            memory: BytesMut::new(),
+            file: None,
+        }
     }
 
     /// How many bytes it holds.
@@ -80,7 +86,10 @@ impl Spool {
                 Source::File(Box::new(file))
             }
         };
-        Ok(HeldBody { left: self.length, source })
+        Ok(HeldBody {
+            left: self.length,
+            source,
+        })
     }
 }
 
@@ -104,7 +113,10 @@ impl HeldBody {
 
 impl From<Bytes> for HeldBody {
     fn from(bytes: Bytes) -> HeldBody {
-        HeldBody { left: bytes.len() as u64, source: Source::Memory(bytes) }
+        HeldBody {
+            left: bytes.len() as u64,
+            source: Source::Memory(bytes),
+        }
     }
 }
 
@@ -125,7 +137,9 @@ impl Body for HeldBody {
             Source::File(file) => ready!(poll_chunk(file, cx))?,
         };
         if bytes.is_empty() {
-            return Poll::Ready(Some(Err("the spooled body is shorter than what was written".into())));
+            return Poll::Ready(Some(Err(
+                "the spooled body is shorter than what was written".into(),
+            )));
         }
         me.left = me.left.saturating_sub(bytes.len() as u64);
         Poll::Ready(Some(Ok(Frame::data(bytes))))
@@ -163,10 +177,25 @@ mod tests {
                 spool.push(&vec![i as u8; chunk]).await.unwrap();
             }
             assert_eq!(spool.is_on_disk(), chunk * count > 4096);
-            let body = spool.finish().await.unwrap().collect().await.unwrap().to_bytes();
+            let body = spool
+                .finish()
+                .await
+                .unwrap()
+                .collect()
+                .await
+                .unwrap()
+                .to_bytes();
             assert_eq!(body.len(), chunk * count);
-            assert!(body.chunks(chunk).enumerate().all(|(i, bytes)| bytes[0] == i as u8));
+            assert!(
+                body.chunks(chunk)
+                    .enumerate()
+                    .all(|(i, bytes)| bytes[0] == i as u8)
+            );
         }
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a spool file has a name");
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            0,
+            "a spool file has a name"
+        );
     }
 }

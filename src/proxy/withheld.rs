@@ -45,7 +45,10 @@ struct State {
 impl Control {
     /// For a write whose head is about to leave: its permits are forwarded.
     pub fn new(in_flight: InFlight) -> Control {
-        let state = State { in_flight: Some(in_flight), progress: Progress::Streaming };
+        let state = State {
+            in_flight: Some(in_flight),
+            progress: Progress::Streaming,
+        };
         Control(Arc::new(Mutex::new(state)))
     }
 
@@ -87,7 +90,15 @@ impl Withheld {
     /// The client's body under this control.
     pub fn new(body: Incoming, control: Control, limits: BodyLimits) -> Withheld {
         let stall = Box::pin(tokio::time::sleep(limits.stall_max));
-        Withheld { body, control, limits, stall, received: 0, kept: None, ended: false }
+        Withheld {
+            body,
+            control,
+            limits,
+            stall,
+            received: 0,
+            kept: None,
+            ended: false,
+        }
     }
 
     fn poll_payload(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Progress>> {
@@ -97,10 +108,16 @@ impl Withheld {
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Progress::ClientLost)),
                 Poll::Ready(Some(Ok(frame))) => frame,
                 Poll::Pending => {
-                    return self.stall.as_mut().poll(cx).map(|()| Err(stalled(self.limits)));
+                    return self
+                        .stall
+                        .as_mut()
+                        .poll(cx)
+                        .map(|()| Err(stalled(self.limits)));
                 }
             };
-            self.stall.as_mut().reset(Instant::now() + self.limits.stall_max);
+            self.stall
+                .as_mut()
+                .reset(Instant::now() + self.limits.stall_max);
             match frame.into_data() {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => {
@@ -129,16 +146,24 @@ pub fn ticket_in_trailer() -> Refusal {
 
 /// Whether a trailer section names the ticket's header.
 pub fn carries_ticket(trailers: &hyper::HeaderMap) -> bool {
-    trailers.keys().any(|name| is_ticket_name(name.as_str().as_bytes()))
+    trailers
+        .keys()
+        .any(|name| is_ticket_name(name.as_str().as_bytes()))
 }
 
 /// A body beyond the listener's limit.
 pub fn too_long(limits: BodyLimits) -> Refusal {
-    Refusal::malformed(format!("the body is longer than {} bytes", limits.bytes_max))
+    Refusal::malformed(format!(
+        "the body is longer than {} bytes",
+        limits.bytes_max
+    ))
 }
 
 fn stalled(limits: BodyLimits) -> Progress {
-    let detail = format!("no byte of the body came for {} ms", limits.stall_max.as_millis());
+    let detail = format!(
+        "no byte of the body came for {} ms",
+        limits.stall_max.as_millis()
+    );
     Progress::Refused(Refusal::malformed(detail))
 }
 
@@ -156,8 +181,10 @@ impl Body for Withheld {
         }
         let control = me.control.clone();
         let mut state = control.lock();
-        let State { in_flight: Some(in_flight), progress: progress @ Progress::Streaming } =
-            &mut *state
+        let State {
+            in_flight: Some(in_flight),
+            progress: progress @ Progress::Streaming,
+        } = &mut *state
         else {
             return Poll::Ready(Some(Err("the write is not to be completed".into())));
         };

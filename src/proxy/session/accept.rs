@@ -41,7 +41,11 @@ pub fn bind(address: SocketAddr, cores: usize) -> io::Result<(SocketAddr, Vec<St
 }
 
 fn bind_shared(address: SocketAddr) -> io::Result<StdListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.set_nonblocking(true)?;
@@ -67,7 +71,9 @@ pub fn run_core(
     shutdown: watch::Receiver<bool>,
     drain_max: Duration,
 ) -> io::Result<bool> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     Ok(runtime.block_on(async {
         let (alive, mut ended) = mpsc::channel::<()>(1);
         let mut accepting = tokio::task::JoinSet::new();
@@ -90,20 +96,32 @@ async fn accept(
     mut shutdown: watch::Receiver<bool>,
     alive: mpsc::Sender<()>,
 ) -> io::Result<()> {
-    let Entrance { socket, listening, room } = entrance;
+    let Entrance {
+        socket,
+        listening,
+        room,
+    } = entrance;
     let socket = TcpListener::from_std(socket)?;
     let limits = listening.config.limits;
-    let pool = Pool::new(listening.config.upstream.clone(), limits.upstream_connect_timeout);
+    let pool = Pool::new(
+        listening.config.upstream.clone(),
+        limits.upstream_connect_timeout,
+    );
     let server = Arc::new(server(limits.head_bytes_max));
     loop {
         let next = async {
-            let place = Arc::clone(&room).acquire_owned().await.map_err(io::Error::other)?;
-            socket.accept().await.map(|(stream, client)| (place, stream, client))
+            let place = Arc::clone(&room)
+                .acquire_owned()
+                .await
+                .map_err(io::Error::other)?;
+            socket
+                .accept()
+                .await
+                .map(|(stream, client)| (place, stream, client))
         };
         let accepted = tokio::select! {
             accepted = next => accepted,
-            // An error means that the sender is gone: the end as well.
-            _ = shutdown.wait_for(|down| *down) => return Ok(()),
+            () = ending(&mut shutdown) => return Ok(()),
         };
         match accepted {
             Ok((place, stream, client)) => {
@@ -113,7 +131,13 @@ async fn accept(
                     client,
                     alive: alive.clone(),
                 });
-                tokio::spawn(serve(stream, Arc::clone(&server), door, shutdown.clone(), place));
+                tokio::spawn(serve(
+                    stream,
+                    Arc::clone(&server),
+                    door,
+                    shutdown.clone(),
+                    place,
+                ));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection was not accepted");
@@ -121,6 +145,11 @@ async fn accept(
             }
         }
     }
+}
+
+async fn ending(shutdown: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone: the end as well.
+    let _ = shutdown.wait_for(|down| *down).await;
 }
 
 fn server(head_bytes_max: usize) -> auto::Builder<TokioExecutor> {
@@ -160,7 +189,7 @@ async fn serve(
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        _ = shutdown.wait_for(|down| *down) => {
+        () = ending(&mut shutdown) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

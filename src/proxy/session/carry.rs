@@ -125,7 +125,9 @@ impl Carrier {
                 let refusal = permits.about(refusal);
                 self.abort(connection, permits, Err(refusal));
             }
-            (Progress::Refused(refusal), _) => self.abort(connection, permits, Err(closing(refusal))),
+            (Progress::Refused(refusal), _) => {
+                self.abort(connection, permits, Err(closing(refusal)))
+            }
             (Progress::ClientLost | Progress::Halted, _) => {
                 let refusal = Refusal::malformed("the body ended early");
                 self.abort(connection, permits, Err(refusal));
@@ -168,8 +170,15 @@ impl Carrier {
             return;
         }
         let (frames, receiver) = mpsc::channel(REPLY_FRAMES_MAX);
-        let relayed = Relayed { frames: receiver, size: body.size_hint(), ended: false };
-        tell(self.told, Ok(Response::from_parts(head, ReplyBody::Relayed(relayed))));
+        let relayed = Relayed {
+            frames: receiver,
+            size: body.size_hint(),
+            ended: false,
+        };
+        tell(
+            self.told,
+            Ok(Response::from_parts(head, ReplyBody::Relayed(relayed))),
+        );
         let mut client = Some(frames);
         loop {
             let frame = next_frame(&mut connection, &mut body);
@@ -201,7 +210,10 @@ fn tell(told: Told, reply: Result<Response<ReplyBody>, Refusal>) {
 
 /// The client may still be sending: its connection cannot be used again.
 fn closing(refusal: Refusal) -> Refusal {
-    Refusal { after: crate::protocol::AfterRefusal::Close, ..refusal }
+    Refusal {
+        after: crate::protocol::AfterRefusal::Close,
+        ..refusal
+    }
 }
 
 async fn next_frame(
@@ -230,7 +242,9 @@ async fn deliver(
     };
     let patience = async {
         let revoked = std::future::poll_fn(|cx| permits.poll_revoked(cx));
-        let newer_waits = tokio::time::timeout(CLIENT_STALL_MAX, revoked).await.is_ok();
+        let newer_waits = tokio::time::timeout(CLIENT_STALL_MAX, revoked)
+            .await
+            .is_ok();
         if newer_waits {
             tokio::time::sleep(CLIENT_STALL_REVOKED_MAX).await;
         }

@@ -50,7 +50,11 @@ impl Door {
             Trust::Signed => self.signed_claims(&class, asked, deadline).await?,
             Trust::Unsigned => unsigned_claims(&class)?,
         };
-        Ok(Decided { kind: class.kind, locks: class.locks, claims })
+        Ok(Decided {
+            kind: class.kind,
+            locks: class.locks,
+            claims,
+        })
     }
 
     async fn classify_body<'h>(
@@ -65,13 +69,18 @@ impl Door {
         let bytes_max = PendingBody::BYTES_MAX as u64;
         if self.listening.config.mode == Mode::Observe && length.is_none_or(|it| it > bytes_max) {
             // Observing must not refuse: what cannot be taken back whole is not taken.
-            return Err(Refusal::unclassified("the body is too long to be classified"));
+            return Err(Refusal::unclassified(
+                "the body is too long to be classified",
+            ));
         }
         let incoming = match std::mem::replace(body, ClientBody::Held(Bytes::new().into())) {
             ClientBody::Incoming(incoming) => incoming,
             ClientBody::Held(_) => return Err(Refusal::unclassified("the body was read before")),
         };
-        let limits = BodyLimits { bytes_max, ..self.listening.body_limits() };
+        let limits = BodyLimits {
+            bytes_max,
+            ..self.listening.body_limits()
+        };
         let spool = self.hold(incoming, limits).await?;
         let bytes = spool.read_whole().await.map_err(cannot_hold)?;
         let class = self.listening.rules().classify_body(pending, &bytes);
@@ -89,7 +98,11 @@ impl Door {
         for text in &class.tickets {
             let ticket: Arc<Ticket> = self.listening.tickets.verify(text, deadline).await?;
             let lock = ticket.lock.clone();
-            claims.push(Claim { lock, token: ticket.token, unsigned: false });
+            claims.push(Claim {
+                lock,
+                token: ticket.token,
+                unsigned: false,
+            });
             asked.tickets.push(ticket);
         }
         claims.sort_unstable_by(|a, b| a.lock.cmp(&b.lock));
@@ -119,5 +132,9 @@ fn unsigned_claims(class: &RequestClass<'_>) -> Result<Vec<Claim>, Refusal> {
         Refusal::invalid("this listener takes bare tokens: a positive integer below 2^63 is one")
             .for_lock(lock.clone())
     })?;
-    Ok(vec![Claim { lock: lock.clone(), token, unsigned: true }])
+    Ok(vec![Claim {
+        lock: lock.clone(),
+        token,
+        unsigned: true,
+    }])
 }

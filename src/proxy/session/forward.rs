@@ -39,10 +39,12 @@ impl Door {
         let parts = upstream_head(parts)?;
         match (admission, body) {
             (Admission::Unfenced, ClientBody::Incoming(body)) => {
-                self.forward_plain(request(parts, RequestBody::streamed(body)), kind).await
+                self.forward_plain(request(parts, RequestBody::streamed(body)), kind)
+                    .await
             }
             (Admission::Unfenced, ClientBody::Held(body)) => {
-                self.forward_plain(request(parts, RequestBody::held(body)), kind).await
+                self.forward_plain(request(parts, RequestBody::held(body)), kind)
+                    .await
             }
             (Admission::Fenced(permits), ClientBody::Held(body)) => {
                 self.forward_held(parts, body, permits).await
@@ -120,7 +122,8 @@ impl Door {
             return Err(refusal);
         }
         let (told, answer) = oneshot::channel();
-        self.carrier(told).spawn_released(connection, request(parts, body), permits);
+        self.carrier(told)
+            .spawn_released(connection, request(parts, body), permits);
         await_reply(answer).await
     }
 
@@ -134,13 +137,17 @@ impl Door {
         let connection = self.connect_admitted(&mut permits).await?;
         if let Err(refusal) = permits.forward() {
             permits.finish();
-            return Err(Refusal { after: AfterRefusal::Close, ..refusal });
+            return Err(Refusal {
+                after: AfterRefusal::Close,
+                ..refusal
+            });
         }
         let control = Control::new(permits);
         let body = Withheld::new(body, control.clone(), self.listening.body_limits());
         let (told, answer) = oneshot::channel();
         let request = request(parts, RequestBody::withheld(body));
-        self.carrier(told).spawn_streamed(connection, request, control);
+        self.carrier(told)
+            .spawn_streamed(connection, request, control);
         await_reply(answer).await
     }
 
@@ -152,10 +159,7 @@ impl Door {
         }
     }
 
-    fn carrier(
-        &self,
-        told: oneshot::Sender<Result<Response<ReplyBody>, Refusal>>,
-    ) -> Carrier {
+    fn carrier(&self, told: oneshot::Sender<Result<Response<ReplyBody>, Refusal>>) -> Carrier {
         Carrier {
             pool: self.pool.clone(),
             response_max: self.listening.limits().upstream_response_timeout,
@@ -168,7 +172,11 @@ impl Door {
     pub(super) fn refuse(&self, refusal: &Refusal, asked: &Asked) -> Response<ReplyBody> {
         self.audit(refusal, asked);
         let target = asked.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        reply::refusal(self.listening.rules().refusal_reply(refusal, target.as_bytes()))
+        reply::refusal(
+            self.listening
+                .rules()
+                .refusal_reply(refusal, target.as_bytes()),
+        )
     }
 }
 
@@ -189,7 +197,10 @@ fn unreachable(error: ConnectError) -> Refusal {
 fn lost(error: &SendError, kind: Kind) -> Refusal {
     let refusal = Refusal::unknown(lost_detail(error));
     match kind {
-        Kind::Read => Refusal { outcome: Outcome::NotApplied, ..refusal },
+        Kind::Read => Refusal {
+            outcome: Outcome::NotApplied,
+            ..refusal
+        },
         Kind::Write => refusal,
     }
 }
@@ -241,7 +252,8 @@ fn upstream_head(mut parts: Parts) -> Result<Parts, Refusal> {
 
 fn without(headers: &HeaderMap, left_out: &HeaderName) -> HeaderMap {
     let kept = headers.iter().filter(|(name, _)| *name != left_out);
-    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+    kept.map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
 fn with_host_first(host: HeaderValue, headers: HeaderMap) -> HeaderMap {
@@ -255,8 +267,11 @@ fn with_host_first(host: HeaderValue, headers: HeaderMap) -> HeaderMap {
 
 /// RFC 9113 8.2.3: cookies that were split for compression are one field in HTTP/1.1.
 fn join_cookies(headers: &mut HeaderMap) {
-    let cookies: Vec<&[u8]> =
-        headers.get_all(hyper::header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    let cookies: Vec<&[u8]> = headers
+        .get_all(hyper::header::COOKIE)
+        .iter()
+        .map(HeaderValue::as_bytes)
+        .collect();
     if cookies.len() < 2 {
         return;
     }

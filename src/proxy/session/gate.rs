@@ -40,7 +40,10 @@ impl Door {
                     return Ok(Admission::Unfenced);
                 }
                 let hold = self.listening.config.in_doubt_hold;
-                gates.admit(&decided.claims, hold, deadline).await.map(Admission::Fenced)
+                gates
+                    .admit(&decided.claims, hold, deadline)
+                    .await
+                    .map(Admission::Fenced)
             }
         }
     }

@@ -67,7 +67,10 @@ impl Listening {
     }
 
     fn body_limits(&self) -> BodyLimits {
-        BodyLimits { bytes_max: self.limits().body_bytes_max, stall_max: BODY_STALL_MAX }
+        BodyLimits {
+            bytes_max: self.limits().body_bytes_max,
+            stall_max: BODY_STALL_MAX,
+        }
     }
 
     fn protocol(&self) -> &'static str {
@@ -141,7 +144,10 @@ impl Door {
     ) -> Result<Response<ReplyBody>, Refusal> {
         let mut body = ClientBody::Incoming(body);
         // A deadline that has come: observing never waits.
-        let kind = match self.classify(&parts, &mut body, asked, Instant::now()).await {
+        let kind = match self
+            .classify(&parts, &mut body, asked, Instant::now())
+            .await
+        {
             Ok(decided) => {
                 self.observe(&decided, asked);
                 decided.kind
@@ -183,6 +189,8 @@ impl Door {
 }
 
 fn unix_ms_now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

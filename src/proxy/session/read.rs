@@ -21,7 +21,10 @@ pub enum ClientBody {
 
 /// The fields as classification takes them.
 pub fn fields(headers: &HeaderMap) -> Vec<(&str, &[u8])> {
-    headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect()
+    headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .collect()
 }
 
 /// The request target as it came. `None` stands for no path at all.
@@ -107,5 +110,8 @@ impl Door {
 /// The disk does not take the body.
 pub fn cannot_hold(error: impl std::fmt::Display) -> Refusal {
     tracing::error!(%error, "a body cannot be spooled");
-    Refusal::busy("the body cannot be held here now", std::time::Duration::from_secs(1))
+    Refusal::busy(
+        "the body cannot be held here now",
+        std::time::Duration::from_secs(1),
+    )
 }

@@ -49,8 +49,11 @@ pub fn direct(
 ) -> Response<ReplyBody> {
     let (mut head, body) = response.into_parts();
     clean_head(&mut head);
-    let mut direct =
-        Direct { body, connection: Some(Box::new(connection)), pool: Arc::clone(pool) };
+    let mut direct = Direct {
+        body,
+        connection: Some(Box::new(connection)),
+        pool: Arc::clone(pool),
+    };
     if direct.body.is_end_stream() {
         // hyper does not poll such a body: the connection would not come back.
         direct.give_back(&mut Context::from_waker(std::task::Waker::noop()));
@@ -69,7 +72,9 @@ pub fn clean_head(head: &mut hyper::http::response::Parts) {
 
 /// The fields that travel on, in their order.
 pub fn without_hop_by_hop(headers: HeaderMap) -> HeaderMap {
-    let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let pairs = headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.as_bytes()));
     let stripped = StrippedHeaders::of(pairs);
     let stays = headers.keys().any(|name| stripped.strips(name.as_str()));
     if !stays {
@@ -93,7 +98,9 @@ pub fn refusal(reply: RefusalReply) -> Response<ReplyBody> {
         StatusCode::from_u16(reply.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     for (name, value) in reply.headers {
         if let Ok(value) = HeaderValue::try_from(value) {
-            response.headers_mut().append(HeaderName::from_static(name), value);
+            response
+                .headers_mut()
+                .append(HeaderName::from_static(name), value);
         }
     }
     response
@@ -149,9 +156,7 @@ impl Body for ReplyBody {
         match self.get_mut() {
             ReplyBody::Empty => Poll::Ready(None),
             ReplyBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            ReplyBody::Whole(bytes) => {
-                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
-            }
+            ReplyBody::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             ReplyBody::Direct(direct) => direct.poll_frame(cx),
             ReplyBody::Relayed(relayed) => relayed.poll_frame(cx),
         }

@@ -42,7 +42,9 @@ impl End {
 
     /// Whether it has. Relaxed: body and reader are polled by one task.
     pub fn has_come(&self) -> bool {
-        self.0.as_ref().is_none_or(|come| come.load(Ordering::Relaxed))
+        self.0
+            .as_ref()
+            .is_none_or(|come| come.load(Ordering::Relaxed))
     }
 
     fn come(&self) {
@@ -55,25 +57,37 @@ impl End {
 impl RequestBody {
     /// No body.
     pub fn empty() -> RequestBody {
-        RequestBody { kind: Kind::Empty, end: End::default() }
+        RequestBody {
+            kind: Kind::Empty,
+            end: End::default(),
+        }
     }
 
     /// The client's body as it comes.
     pub fn streamed(body: Incoming) -> RequestBody {
         match body.is_end_stream() {
             true => RequestBody::empty(),
-            false => RequestBody { kind: Kind::Streamed(body), end: End::pending() },
+            false => RequestBody {
+                kind: Kind::Streamed(body),
+                end: End::pending(),
+            },
         }
     }
 
     /// A body that was read whole.
     pub fn held(body: HeldBody) -> RequestBody {
-        RequestBody { kind: Kind::Held(body), end: End::pending() }
+        RequestBody {
+            kind: Kind::Held(body),
+            end: End::pending(),
+        }
     }
 
     /// The client's body with its tail withheld.
     pub fn withheld(body: Withheld) -> RequestBody {
-        RequestBody { kind: Kind::Withheld(body), end: End::pending() }
+        RequestBody {
+            kind: Kind::Withheld(body),
+            end: End::pending(),
+        }
     }
 
     pub(super) fn end(&self) -> End {
@@ -144,9 +158,10 @@ fn without_ticket(frame: Frame<Bytes>) -> Frame<Bytes> {
                 last = name.or_else(|| last.take());
                 (last.clone(), value)
             });
-            let kept = named.filter_map(|(name, value)| Some((name?, value))).filter(passes);
+            let kept = named
+                .filter_map(|(name, value)| Some((name?, value)))
+                .filter(passes);
             Frame::trailers(kept.collect())
         }
     }
 }
-

@@ -29,7 +29,6 @@ pub struct Connection {
 }
 
 /// Why there is no response.
-#[derive(Debug)]
 pub enum SendError {
     /// No byte was written: here it is back.
     Unsent(Box<Request<RequestBody>>),
@@ -46,7 +45,14 @@ impl Connection {
             .preserve_header_case(true)
             .handshake(TokioIo::new(socket.clone()))
             .await?;
-        Ok(Connection { sender, driver, ended: false, early: false, socket, idle_since: Instant::now() })
+        Ok(Connection {
+            sender,
+            driver,
+            ended: false,
+            early: false,
+            socket,
+            idle_since: Instant::now(),
+        })
     }
 
     /// Sends a request and waits for the head of its response. `response_max` counts from the
@@ -57,7 +63,13 @@ impl Connection {
         response_max: Duration,
     ) -> Result<Response<Incoming>, SendError> {
         let body_end = request.body().end();
-        let Connection { sender, driver, ended, early, .. } = self;
+        let Connection {
+            sender,
+            driver,
+            ended,
+            early,
+            ..
+        } = self;
         let mut response = pin!(sender.try_send_request(request));
         let mut patience = pin!(None::<tokio::time::Sleep>);
         std::future::poll_fn(|cx| {

@@ -27,7 +27,12 @@ impl Socket {
     /// Takes over a connected stream.
     pub fn new(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
-        Ok(Socket { shared: Arc::new(Shared { stream, aborted: AtomicBool::new(false) }) })
+        Ok(Socket {
+            shared: Arc::new(Shared {
+                stream,
+                aborted: AtomicBool::new(false),
+            }),
+        })
     }
 
     /// Whether an idle connection can carry a request: the backend has neither closed it nor sent

@@ -53,7 +53,11 @@ pub enum ConnectError {
 impl Pool {
     /// An empty pool.
     pub fn new(backend: Upstream, connect_max: Duration) -> Arc<Pool> {
-        Arc::new(Pool { backend, connect_max, idle: Mutex::default() })
+        Arc::new(Pool {
+            backend,
+            connect_max,
+            idle: Mutex::default(),
+        })
     }
 
     /// A kept connection that is still open, or a new one.
@@ -77,14 +81,20 @@ impl Pool {
     /// A new connection.
     pub async fn connect(&self) -> Result<Connection, ConnectError> {
         let timed_out = |_| ConnectError::TimedOut(self.connect_max);
-        tokio::time::timeout(self.connect_max, self.connect_unbounded()).await.map_err(timed_out)?
+        tokio::time::timeout(self.connect_max, self.connect_unbounded())
+            .await
+            .map_err(timed_out)?
     }
 
     async fn connect_unbounded(&self) -> Result<Connection, ConnectError> {
         let backend = (self.backend.host.as_str(), self.backend.port);
-        let addresses: Vec<SocketAddr> =
-            tokio::net::lookup_host(backend).await.map_err(ConnectError::Resolve)?.collect();
-        let stream = TcpStream::connect(&addresses[..]).await.map_err(ConnectError::Refused)?;
+        let addresses: Vec<SocketAddr> = tokio::net::lookup_host(backend)
+            .await
+            .map_err(ConnectError::Resolve)?
+            .collect();
+        let stream = TcpStream::connect(&addresses[..])
+            .await
+            .map_err(ConnectError::Refused)?;
         let socket = Socket::new(stream).map_err(ConnectError::Refused)?;
         let refused = |error| ConnectError::Refused(std::io::Error::other(error));
         Connection::new(socket).await.map_err(refused)

@@ -1,1 +1,383 @@
-//! (to come)
+//! The command line, as types. What the commands do is in [`crate::cmd`].
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::lock_name::LockName;
+
+/// Locks whose tokens are enforced: a lock service, and a proxy that refuses stale writers.
+#[derive(Parser, Debug)]
+#[command(name = "ringfence", version, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run lock service, proxy and an S3 store in this process, to try it out.
+    Dev(DevArgs),
+    /// Play the paused-writer story and show what is accepted and what is refused.
+    ///
+    /// Exit: 0 if the stale write was refused and the newer one stands, 1 if not.
+    Demo(DemoArgs),
+    /// Run the lock service.
+    Lockd(LockdArgs),
+    /// Run the proxy.
+    Proxy(ProxyArgs),
+    /// Hold a lock while CMD runs; without CMD until Ctrl-C, with the ticket on stdout.
+    ///
+    /// CMD runs in its own process group and finds the ticket in FENCING_TOKEN, the bare number in
+    /// FENCING_TOKEN_NUMBER and the lock's name in FENCING_LOCK. When the lock is lost, or cannot
+    /// be shown to be held, the group gets SIGTERM before the lease can have ended, and SIGKILL
+    /// after --grace. The lock is released when the whole group is gone: what CMD leaves running
+    /// in its group when it exits is ended the same way. SIGINT, SIGTERM, SIGHUP and SIGQUIT are
+    /// passed on to the group.
+    ///
+    /// While ringfence itself is stopped (SIGSTOP, a suspended machine) it can end nothing: CMD may
+    /// run past the lease then. When it goes on, it kills CMD at once. What covers the time between
+    /// is the ticket: a proxy refuses CMD's writes once a newer holder exists.
+    ///
+    /// Exit: CMD's own code (128 + signal if a signal ended it); 75 not acquired within --wait; 76
+    /// lost while CMD ran; 69 lock service unreachable; 64 usage; 126, 127 CMD cannot be run.
+    Lock(LockArgs),
+    /// List the locks that are held.
+    Locks(LocksArgs),
+    /// Show who holds a lock and who waits for it.
+    Show(ShowArgs),
+    /// Print each holder of a lock, the present one first.
+    Watch(ShowArgs),
+    /// Raise a proxy's watermark to a ticket's token; returns when nothing older can be applied.
+    Seal(SealArgs),
+    /// Read the proxy's audit.
+    #[command(subcommand)]
+    Audit(AuditCommand),
+    /// The keys that sign tickets.
+    #[command(subcommand)]
+    Keys(KeysCommand),
+    /// A client of the demo, as a process of its own.
+    #[command(hide = true)]
+    DemoWriter(DemoWriterArgs),
+}
+
+/// Where the lock service is.
+#[derive(Args, Debug, Clone)]
+pub struct LockdAddress {
+    /// The lock service; several endpoints of one service by commas.
+    #[arg(
+        long = "lockd",
+        env = "RINGFENCE_LOCKD",
+        value_name = "URL",
+        value_delimiter = ',',
+        default_value = "http://127.0.0.1:7420"
+    )]
+    pub endpoints: Vec<String>,
+}
+
+/// Where the proxy's admin port is.
+#[derive(Args, Debug, Clone)]
+pub struct ProxyAddress {
+    /// The admin port of the proxy.
+    #[arg(
+        long = "proxy",
+        env = "RINGFENCE_PROXY",
+        value_name = "URL",
+        default_value = "http://127.0.0.1:7431"
+    )]
+    pub endpoint: String,
+}
+
+/// How a listing is printed.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Output {
+    /// Aligned columns for people.
+    Text,
+    /// One JSON value; `watch` and `audit tail`: one per line.
+    Json,
+}
+
+/// The form of a listing.
+#[derive(Args, Debug, Clone)]
+pub struct OutputArgs {
+    /// How to print.
+    #[arg(long, value_enum, default_value = "text")]
+    pub output: Output,
+}
+
+/// `ringfence dev`
+#[derive(Args, Debug, Clone)]
+pub struct DevArgs {
+    /// Folder for everything that is kept.
+    #[arg(long, value_name = "DIR", default_value = ".ringfence-dev")]
+    pub data: PathBuf,
+    /// Also fence this REST service: each write to it needs a ticket of the lock `http`.
+    #[arg(long = "http", value_name = "URL")]
+    pub http: Option<String>,
+    /// Lock service (gRPC). Port 0 takes a free one, here and below.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
+    pub lockd_listen: SocketAddr,
+    /// Proxy: admin port.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7431")]
+    pub admin_listen: SocketAddr,
+    /// Proxy: S3 listener.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7490")]
+    pub s3_listen: SocketAddr,
+    /// Proxy: HTTP listener, with --http.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7480")]
+    pub http_listen: SocketAddr,
+}
+
+/// `ringfence demo`
+#[derive(Args, Debug, Clone)]
+pub struct DemoArgs {
+    /// Time to live of the writers' leases.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
+    pub ttl: Duration,
+}
+
+/// `ringfence lockd`
+#[derive(Args, Debug, Clone)]
+pub struct LockdArgs {
+    /// The configuration file; defaults without one.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// `ringfence proxy`
+#[derive(Args, Debug, Clone)]
+pub struct ProxyArgs {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Check the configuration and exit.
+    #[arg(long)]
+    pub check: bool,
+    /// Start on an empty or missing data_dir although the proxy stands alone.
+    ///
+    /// With keys from a file, or unsigned tokens, there is nobody who knows which tokens were
+    /// admitted before: every lock starts with the lowest floor, so that a stale token may be
+    /// admitted if this data_dir replaces a lost one.
+    #[arg(long)]
+    pub init: bool,
+}
+
+/// `ringfence lock`
+#[derive(Args, Debug, Clone)]
+pub struct LockArgs {
+    /// The lock, which is the name of what it guards.
+    pub name: LockName,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub lockd: LockdAddress,
+    /// Longest wait for the lock; 0 tries once. Forever if not given.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub wait: Option<Duration>,
+    /// Time to live of the lease, 500ms to 24h: how long others wait when this machine dies.
+    #[arg(long, value_name = "TIME", value_parser = parse_ttl, default_value = "15s")]
+    pub ttl: Duration,
+    /// Time between SIGTERM and SIGKILL.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    pub grace: Duration,
+    /// Shown to operators as the holder. The machine's name and the process id if not given.
+    #[arg(long, value_name = "TEXT")]
+    pub holder: Option<String>,
+    /// What to run.
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// `ringfence locks`
+#[derive(Args, Debug, Clone)]
+pub struct LocksArgs {
+    /// Only locks whose names begin so.
+    #[arg(default_value = "")]
+    pub prefix: String,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub lockd: LockdAddress,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub output: OutputArgs,
+}
+
+/// `ringfence show`, `ringfence watch`
+#[derive(Args, Debug, Clone)]
+pub struct ShowArgs {
+    /// The lock.
+    pub name: LockName,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub lockd: LockdAddress,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub output: OutputArgs,
+}
+
+/// `ringfence seal`
+#[derive(Args, Debug, Clone)]
+pub struct SealArgs {
+    /// The lock, which must be the ticket's.
+    pub name: LockName,
+    /// The ticket of the lock's holder.
+    #[arg(
+        long,
+        env = "FENCING_TOKEN",
+        value_name = "TICKET",
+        hide_env_values = true
+    )]
+    pub ticket: String,
+    /// Longest wait for older writes to end.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    pub wait: Duration,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub proxy: ProxyAddress,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub output: OutputArgs,
+}
+
+/// `ringfence audit`
+#[derive(Subcommand, Debug)]
+pub enum AuditCommand {
+    /// Print the last refusals.
+    Tail(TailArgs),
+}
+
+/// `ringfence audit tail`
+#[derive(Args, Debug, Clone)]
+pub struct TailArgs {
+    /// How many records from before.
+    #[arg(long, short = 'n', value_name = "COUNT", default_value_t = 10)]
+    pub lines: u32,
+    /// Go on with each new record.
+    #[arg(long, short)]
+    pub follow: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub proxy: ProxyAddress,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub output: OutputArgs,
+}
+
+/// `ringfence keys`
+#[derive(Subcommand, Debug)]
+pub enum KeysCommand {
+    /// Make a key: the secret into a file, the public half on stdout.
+    Generate,
+}
+
+/// `ringfence demo-writer`
+#[derive(Args, Debug, Clone)]
+pub struct DemoWriterArgs {
+    /// The lock.
+    #[arg(long)]
+    pub name: LockName,
+    /// The lock service.
+    #[arg(long)]
+    pub lockd: String,
+    /// Time to live of its lease.
+    #[arg(long, value_parser = parse_duration)]
+    pub ttl: Duration,
+    /// Where to write, `http://host:port/path`.
+    #[arg(long)]
+    pub target: String,
+    /// What to write.
+    #[arg(long)]
+    pub content: String,
+}
+
+/// Reads `250ms`, `15s`, `5m`, `1h`, `2d`, or `0`.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let millis_per_unit: u64 = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 60 * 60 * 1000,
+        "d" => 24 * 60 * 60 * 1000,
+        _ => return Err("a whole number with its unit is a time: 250ms, 15s, 5m, 1h, 2d".into()),
+    };
+    let millis = digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|count| count.checked_mul(millis_per_unit));
+    // A century is more than anybody waits, and leaves room for sums.
+    let max = 100 * 365 * 24 * 60 * 60 * 1000;
+    match millis {
+        Some(millis) if millis <= max => Ok(Duration::from_millis(millis)),
+        _ => Err(format!("{digits:?} is no count, or too large")),
+    }
+}
+
+fn parse_ttl(text: &str) -> Result<Duration, String> {
+    let ttl = parse_duration(text)?;
+    if (crate::client::TTL_MIN..=crate::client::TTL_MAX).contains(&ttl) {
+        Ok(ttl)
+    } else {
+        Err("it must be from 500ms to 24h".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_types_describe_a_valid_command_line() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("15s"), Ok(Duration::from_secs(15)));
+        assert_eq!(parse_duration("2d"), Ok(Duration::from_secs(172_800)));
+        assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
+        for bad in [
+            "",
+            "15",
+            "s",
+            "1.5s",
+            "-1s",
+            "1 s",
+            "99999999999999999999s",
+            "1w",
+            "ü",
+        ] {
+            assert!(parse_duration(bad).is_err(), "{bad:?} was taken");
+        }
+        assert!(parse_ttl("499ms").is_err());
+        assert!(parse_ttl("25h").is_err());
+        assert!(parse_ttl("500ms").is_ok());
+    }
+
+    #[test]
+    fn a_command_begins_after_two_dashes_and_keeps_its_own_flags() {
+        let cli = Cli::try_parse_from(["ringfence", "lock", "a/b", "--", "ls", "--wait", "-l"]);
+        let Ok(Cli {
+            command: Command::Lock(args),
+        }) = cli
+        else {
+            panic!("{cli:?}")
+        };
+        assert_eq!(args.command, ["ls", "--wait", "-l"]);
+        assert!(Cli::try_parse_from(["ringfence", "lock", "a//b"]).is_err());
+        assert!(Cli::try_parse_from(["ringfence", "lock", "a", "ls"]).is_err());
+    }
+}

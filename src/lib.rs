@@ -28,7 +28,13 @@ pub mod cmd;
 
 /// Types and services generated from `proto/ringfence/v1`.
 pub mod proto {
-    #![allow(missing_docs, clippy::all, reason = "generated code")]
+    #![allow(
+        missing_docs,
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        clippy::wildcard_imports,
+        reason = "generated code"
+    )]
     tonic::include_proto!("ringfence.v1");
 
     /// The compiled descriptors, for gRPC reflection.
@@ -37,7 +43,13 @@ pub mod proto {
 
 /// The part of etcd's v3 API in `proto/etcd`, generated.
 pub mod etcd_proto {
-    #![allow(missing_docs, clippy::all, reason = "generated code")]
+    #![allow(
+        missing_docs,
+        clippy::all,
+        clippy::allow_attributes_without_reason,
+        clippy::wildcard_imports,
+        reason = "generated code"
+    )]
     /// Keys, values and events.
     pub mod mvccpb {
         tonic::include_proto!("mvccpb");

@@ -1,1 +1,87 @@
-//! (to come)
+//! Composition roots: each command builds the parts that it needs and runs them.
+//!
+//! Left to others: what the command line looks like ([`crate::cli`]), and everything that the parts
+//! do.
+
+mod audit;
+mod exit;
+mod keys;
+mod lock;
+mod locks;
+mod proxy_client;
+mod seal;
+mod signals;
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::cli::{AuditCommand, Cli, Command};
+use crate::telemetry;
+
+use exit::Failure;
+
+/// Parses the arguments of the process and runs the command.
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Printing to a closed pipe is nobody's failure.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() {
+                exit::USAGE
+            } else {
+                exit::OK
+            });
+        }
+    };
+    telemetry::log_to_stderr();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return end(Err(Failure::because("cannot start", error))),
+    };
+    let ended = runtime.block_on(dispatch(cli.command));
+    // A blocking read or a task that waits for a peer must not keep the process.
+    runtime.shutdown_background();
+    end(ended)
+}
+
+async fn dispatch(command: Command) -> Result<u8, Failure> {
+    match command {
+        Command::Lock(args) => lock::run(args).await,
+        Command::Locks(args) => locks::list(args).await,
+        Command::Show(args) => locks::show(args).await,
+        Command::Watch(args) => locks::watch(args).await,
+        Command::Seal(args) => seal::run(args).await,
+        Command::Audit(AuditCommand::Tail(args)) => audit::tail(args).await,
+        Command::Keys(command) => keys::run(command).await,
+        _ => todo!(),
+    }
+}
+
+fn end(ended: Result<u8, Failure>) -> ExitCode {
+    match ended {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("ringfence: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// One line on stdout, at once.
+fn print_line(line: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{line}")
+        .and_then(|()| stdout.flush())
+        .map_err(|error| Failure::because("cannot write to stdout", error))
+}
+
+/// One JSON value on a line of its own on stdout.
+fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
+    print_line(&value.to_string())
+}

@@ -1,5 +1,5 @@
-//! What no compiler checks: who imports whom (ARCHITECTURE.md), what the pure cores never touch, how
-//! long files and lines are, and that nothing of one machine is in the repository.
+//! What no compiler checks: who imports whom (ARCHITECTURE.md), what the pure cores never touch,
+//! how long files and lines are, and that nothing of one machine is in the repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -228,7 +228,7 @@ fn names(code: &str, word: &str) -> bool {
     code.match_indices(word).any(|(at, _)| {
         let before = code[..at].chars().next_back().is_some_and(part);
         let after = code[at + word.len()..].chars().next().is_some_and(part);
-        !before && !(after && word.ends_with(part))
+        !(before || after && word.ends_with(part))
     })
 }
 

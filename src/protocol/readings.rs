@@ -242,10 +242,7 @@ fn never_passed_s3(address: &str, bits: u16) -> Result<(), String> {
     };
     let mut segments = backend.read(address);
     if backend.merges_slashes {
-        segments = segments
-            .into_iter()
-            .filter(|segment| !segment.is_empty())
-            .collect();
+        segments.retain(|segment| !segment.is_empty());
     }
     let found = match segments.split_first() {
         // `a/{t}/*` wants a slash after the tenant, which `guarded` does not.

@@ -86,9 +86,10 @@ impl<'h> Address<'h> {
     }
 
     fn new(bucket: Name<'h>, key: Option<Key<'h>>) -> Address<'h> {
-        let has_dots = key.as_ref().is_some_and(Key::has_dots);
-        // Resolved by a hop before the backend, dots may lead into another bucket.
-        let anything = has_dots || bucket.text.is_empty() || is_dots(&bucket.text);
+        let has_dots = key.as_ref().is_some_and(Key::has_dots) || is_dots(&bucket.text);
+        // Resolved by a hop before the backend, dots may lead into another bucket; where the end
+        // of the bucket is in doubt, so is the start of the key.
+        let anything = has_dots || bucket.text.is_empty() || !bucket.certain;
         Address {
             bucket: Some(bucket.text),
             key,

@@ -62,7 +62,10 @@ impl Doubts {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BinaryHeap<Reverse<Due>>> {
-        self.shared.due.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .due
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves doubts when their time comes. Runs until it is dropped.
@@ -157,15 +160,17 @@ impl InFlight {
 
     /// Whether all may have taken effect.
     pub fn is_released(&self) -> bool {
-        self.permits.iter().all(|(permit, _)| permit.stage() == Stage::Released)
+        self.permits
+            .iter()
+            .all(|(permit, _)| permit.stage() == Stage::Released)
     }
 
     /// The first lock and token, to tell what is lost.
     pub fn about(&self, refusal: Refusal) -> Refusal {
         match self.permits.first() {
-            Some((permit, entry)) => {
-                refusal.for_lock(entry.gate().lock().clone()).with_token(permit.token())
-            }
+            Some((permit, entry)) => refusal
+                .for_lock(entry.gate().lock().clone())
+                .with_token(permit.token()),
             None => refusal,
         }
     }
@@ -195,5 +200,9 @@ impl Drop for InFlight {
 /// The refusal of a permit that was revoked.
 fn stale(entry: &Entry, token: Token) -> Refusal {
     let status = entry.gate().status();
-    Refusal::stale(entry.gate().lock().clone(), token, Token::new(status.watermark))
+    Refusal::stale(
+        entry.gate().lock().clone(),
+        token,
+        Token::new(status.watermark),
+    )
 }

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio::time::Instant;
 
 use super::doubts::{DOUBTS_MAX, Doubts, InFlight};
-use super::registry::Registry;
+use super::registry::{Registry, Standing};
 use super::watermarks::{LoadError, Start, Stored, Watermarks, What};
 use crate::gate::{Gate, Permit, Presented, Recovered, Status};
 use crate::lock_name::{LockName, LockPattern};
@@ -57,7 +57,11 @@ impl Holds {
 
     fn of(&self, lock: &LockName) -> Duration {
         let named = |patterns: &[LockPattern]| patterns.iter().any(|it| it.matches(lock));
-        let holds = self.0.iter().filter(|(patterns, _)| named(patterns)).map(|(_, hold)| *hold);
+        let holds = self
+            .0
+            .iter()
+            .filter(|(patterns, _)| named(patterns))
+            .map(|(_, hold)| *hold);
         // A lock that no rule names can still be carried through any listener.
         let all = || self.0.iter().map(|(_, hold)| *hold).max();
         holds.max().or_else(all).unwrap_or_default()
@@ -86,6 +90,7 @@ struct Inner {
 }
 
 type Slot = OnceCell<Arc<Entry>>;
+type Submit = fn(&Watermarks, What, Box<dyn FnOnce(bool) + Send>);
 
 /// A gate in memory with what the shell keeps beside it.
 pub struct Entry {
@@ -170,7 +175,10 @@ impl Entry {
     /// Makes the mark for a longer hold durable. False: it could not be.
     async fn mark_hold(self: &Arc<Entry>, hold: Duration) -> bool {
         let (told, answer) = oneshot::channel();
-        let what = What::Hold { lock: self.gate.lock().clone(), hold };
+        let what = What::Hold {
+            lock: self.gate.lock().clone(),
+            hold,
+        };
         let me = Arc::clone(self);
         let done = move |durable: bool| {
             if durable {
@@ -257,15 +265,37 @@ impl Gates {
 
     /// The longest hold of any listener.
     pub fn hold_max(&self) -> Duration {
-        self.inner.holds.0.iter().map(|(_, hold)| *hold).max().unwrap_or_default()
+        self.inner
+            .holds
+            .0
+            .iter()
+            .map(|(_, hold)| *hold)
+            .max()
+            .unwrap_or_default()
     }
 
     /// Whether an older store may have been lost: then a lock without a record starts in doubt, and
     /// the floor of every lock is asked for.
     pub fn set_unconfirmed(&self, unconfirmed: bool) {
         self.inner.unconfirmed.store(unconfirmed, Ordering::Release);
-        let what = What::Confirmed(!unconfirmed);
-        self.inner.watermarks.submit(what, Box::new(|_| {}));
+        let done = |durable: bool| {
+            if !durable {
+                tracing::error!("what lockd says about the store could not be made durable");
+            }
+        };
+        self.inner
+            .watermarks
+            .submit(What::Confirmed(!unconfirmed), Box::new(done));
+    }
+
+    /// When this run began: the holds of what earlier runs left count from here.
+    pub fn started(&self) -> Instant {
+        self.inner.started
+    }
+
+    /// Whether watermarks can be made durable.
+    pub fn is_available(&self) -> bool {
+        self.inner.watermarks.is_available()
     }
 
     /// Permits for all claims (sorted by lock, each lock once), or why not. Waits until `deadline`.
@@ -287,7 +317,10 @@ impl Gates {
                 self.settle(claim, Some(hold), deadline).await?;
             }
         }
-        Err(Refusal::busy("newer tokens keep coming for these locks", RETRY_AFTER))
+        Err(Refusal::busy(
+            "newer tokens keep coming for these locks",
+            RETRY_AFTER,
+        ))
     }
 
     /// All permits at this instant, or none of them.
@@ -320,7 +353,10 @@ impl Gates {
 
     async fn settle_unbounded(&self, claim: &Claim, hold: Option<Duration>) -> Result<(), Refusal> {
         loop {
-            let entry = self.entry(&claim.lock, claim.unsigned).await.map_err(|it| tell(it, claim))?;
+            let entry = self
+                .entry(&claim.lock, claim.unsigned)
+                .await
+                .map_err(|it| tell(it, claim))?;
             entry.touch();
             if let Some(hold) = hold {
                 entry.want_hold(hold);
@@ -351,8 +387,10 @@ impl Gates {
     pub async fn close(&self, claim: &Claim, deadline: Instant) -> Result<u64, Refusal> {
         let closing = async {
             loop {
-                let entry =
-                    self.entry(&claim.lock, claim.unsigned).await.map_err(|it| tell(it, claim))?;
+                let entry = self
+                    .entry(&claim.lock, claim.unsigned)
+                    .await
+                    .map_err(|it| tell(it, claim))?;
                 entry.touch();
                 match entry.close(claim.token).await {
                     Presented::Retired => continue,
@@ -373,7 +411,8 @@ impl Gates {
     fn busy(&self, claim: &Claim) -> Refusal {
         let entry = self.loaded(&claim.lock);
         let Some((entry, status)) = entry.map(|it| (Arc::clone(&it), it.gate.status())) else {
-            let refusal = Refusal::busy("the lock's watermark could not be had in time", RETRY_AFTER);
+            let refusal =
+                Refusal::busy("the lock's watermark could not be had in time", RETRY_AFTER);
             return refusal.for_lock(claim.lock.clone()).with_token(claim.token);
         };
         let held = entry.in_doubt_for();
@@ -428,7 +467,7 @@ impl Gates {
             .await
             .unwrap_or(Err(LoadError::Unavailable))
             .map_err(NoGate::Store)?;
-        let unconfirmed = inner.unconfirmed.load(Ordering::Acquire);
+        let unconfirmed = inner.is_unconfirmed();
         let floor = match (&inner.registry, stored) {
             // lockd knows nothing of another service's tokens; `--init` spoke for these.
             (Some(registry), None) if !unsigned => registry.floor(lock).await,
@@ -446,7 +485,11 @@ impl Gates {
         if let Some(entry) = self.loaded(lock) {
             return Ok(Some((entry.gate.status(), entry.in_doubt_for())));
         }
-        Ok(self.inner.watermarks.load(lock)?.map(|stored| self.inner.look_stored(lock, &stored)))
+        Ok(self
+            .inner
+            .watermarks
+            .load(lock)?
+            .map(|stored| self.inner.look_stored(lock, &stored)))
     }
 
     /// The same for the locks that begin with `prefix`, after `after`. Blocks on the disk.
@@ -472,16 +515,22 @@ impl Gates {
         loop {
             // Whichever comes first, idle gates are looked for.
             let _ = tokio::time::timeout(idle, self.inner.crowded.notified()).await;
-            self.evict(idle);
+            self.evict(idle, Watermarks::submit);
         }
     }
 
-    /// Retires the gates that were not used for `idle` and are quiet.
-    pub fn evict(&self, idle: Duration) {
+    /// Retires all quiet gates, at the end of the run. Blocks for as long as the disk takes.
+    pub fn evict_all(&self) {
+        self.evict(Duration::ZERO, Watermarks::submit_waiting);
+    }
+
+    fn evict(&self, idle: Duration, submit: Submit) {
         let resting = |slot: &Arc<Slot>| slot.get().is_none_or(|entry| entry.idle() >= idle);
         let slots = self.inner.slots.iter();
-        let names: Vec<LockName> =
-            slots.filter(|it| resting(it.value())).map(|it| it.key().clone()).collect();
+        let names: Vec<LockName> = slots
+            .filter(|it| resting(it.value()))
+            .map(|it| it.key().clone())
+            .collect();
         for name in names {
             let MapEntry::Occupied(occupied) = self.inner.slots.entry(name) else {
                 continue;
@@ -489,7 +538,7 @@ impl Gates {
             // The map's lock is held: nobody finds the slot between the retirement and its removal.
             match occupied.get().get().cloned() {
                 Some(entry) if resting(occupied.get()) => {
-                    if self.inner.retire(&entry) {
+                    if self.inner.retire(&entry, submit) {
                         occupied.remove();
                     }
                 }
@@ -502,6 +551,12 @@ impl Gates {
 }
 
 impl Inner {
+    fn is_unconfirmed(&self) -> bool {
+        // lockd's word counts from the moment at which it came.
+        let lost = |registry: &Registry| *registry.standing().borrow() == Standing::StoreLost;
+        self.unconfirmed.load(Ordering::Acquire) || self.registry.as_ref().is_some_and(lost)
+    }
+
     fn start_gate(
         &self,
         lock: &LockName,
@@ -512,7 +567,13 @@ impl Inner {
     ) -> Arc<Entry> {
         let (mut recovered, until) = match stored {
             Some(stored) => self.recover(lock, &stored),
-            None => (Recovered { floor, ..Recovered::default() }, self.hold_end(lock, None)),
+            None => (
+                Recovered {
+                    floor,
+                    ..Recovered::default()
+                },
+                self.hold_end(lock, None),
+            ),
         };
         recovered.floor = recovered.floor.max(floor);
         let doubtful = unconfirmed || self.start.suspect;
@@ -566,12 +627,12 @@ impl Inner {
         (status, if in_doubt > 0 { held } else { Duration::ZERO })
     }
 
-    fn retire(&self, entry: &Arc<Entry>) -> bool {
+    fn retire(&self, entry: &Arc<Entry>, submit: Submit) -> bool {
         entry.pump();
         if entry.gate.try_retire() {
             let lock = entry.gate.lock().clone();
             // A mark that stays only makes the next run wait.
-            self.watermarks.submit(What::Clean { lock }, Box::new(|_| {}));
+            submit(&self.watermarks, What::Clean { lock }, Box::new(|_| {}));
             return true;
         }
         let status = entry.gate.status();
@@ -602,7 +663,10 @@ fn tell(no_gate: NoGate, claim: &Claim) -> Refusal {
         }
         NoGate::Floor(reason) => {
             tracing::warn!(lock = %claim.lock, %reason, "the floor of an unknown lock is not told");
-            Refusal::busy("the lock service does not tell the floor of this lock", RETRY_AFTER)
+            Refusal::busy(
+                "the lock service does not tell the floor of this lock",
+                RETRY_AFTER,
+            )
         }
         NoGate::Crowded => Refusal::busy("too many locks are in use", RETRY_AFTER),
         NoGate::OtherKind => Refusal::invalid(

@@ -39,7 +39,11 @@ pub struct Ring {
 impl Ring {
     /// A ring that never changes.
     pub fn fixed(keys: KeyRing) -> watch::Receiver<Ring> {
-        watch::channel(Ring { generation: 1, keys: Some(Arc::new(keys)) }).1
+        watch::channel(Ring {
+            generation: 1,
+            keys: Some(Arc::new(keys)),
+        })
+        .1
     }
 }
 
@@ -116,7 +120,9 @@ impl Registry {
 
     /// The floor of a lock that is not known here. An error says why lockd did not tell it.
     pub async fn floor(&self, lock: &LockName) -> Result<u64, String> {
-        let request = FloorRequest { lock: lock.to_string() };
+        let request = FloorRequest {
+            lock: lock.to_string(),
+        };
         match self.client.clone().floor(request).await {
             Ok(answer) => Ok(answer.into_inner().floor),
             Err(status) => Err(format!("{:?}: {}", status.code(), status.message())),
@@ -162,9 +168,10 @@ impl Registry {
     async fn register(&self) -> Result<(), String> {
         let request = self.shared.registration.clone();
         let answer = self.client.clone().register(request).await;
-        let answer = answer.map_err(|it| format!("{:?}: {}", it.code(), it.message()))?.into_inner();
+        let answer = answer
+            .map_err(|it| format!("{:?}: {}", it.code(), it.message()))?
+            .into_inner();
         let keys = parse_keys(&answer.keys)?;
-        self.take_keys(keys);
         let standing = match answer.known() {
             Known::New => Standing::New,
             Known::StoreLost => Standing::StoreLost,
@@ -179,16 +186,25 @@ impl Registry {
             }
             changed
         });
+        // Last: while no key is known nothing is admitted, so nothing is before the standing is.
+        self.take_keys(keys);
         Ok(())
     }
 
     fn take_keys(&self, keys: Vec<VerifyingKey>) {
         let ring = KeyRing::new(keys);
         self.shared.ring.send_if_modified(|now| {
-            let ids = |ring: &KeyRing| ring.keys().map(|key| key.id().to_owned()).collect::<Vec<_>>();
+            let ids = |ring: &KeyRing| {
+                ring.keys()
+                    .map(|key| key.id().to_owned())
+                    .collect::<Vec<_>>()
+            };
             let same = now.keys.as_ref().is_some_and(|old| ids(old) == ids(&ring));
             if !same {
-                *now = Ring { generation: now.generation + 1, keys: Some(Arc::new(ring)) };
+                *now = Ring {
+                    generation: now.generation + 1,
+                    keys: Some(Arc::new(ring)),
+                };
             }
             !same
         });

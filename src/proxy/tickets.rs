@@ -84,10 +84,12 @@ impl Tickets {
         if let Some(ticket) = self.cached(text) {
             return Ok(ticket);
         }
-        let ticket = self.verify_slowly(text, deadline, KeyRing::verify_ticket).await?;
+        let (ticket, generation) = self
+            .verify_slowly(text, deadline, KeyRing::verify_ticket)
+            .await?;
         self.check_covered(&ticket)?;
         let ticket = Arc::new(ticket);
-        self.remember(text, &ticket);
+        self.remember(text, &ticket, generation);
         Ok(ticket)
     }
 
@@ -100,9 +102,13 @@ impl Tickets {
     ) -> Result<Authority, Refusal> {
         let verify = |ring: &KeyRing, text: &str| match ring.verify_order(text) {
             Ok(order) => Ok(Authority::Order(order)),
-            Err(_) => ring.verify_ticket(text).map(|ticket| Authority::Ticket(Arc::new(ticket))),
+            Err(_) => ring
+                .verify_ticket(text)
+                .map(|ticket| Authority::Ticket(Arc::new(ticket))),
         };
-        self.verify_slowly(text, deadline, verify).await
+        self.verify_slowly(text, deadline, verify)
+            .await
+            .map(|(authority, _)| authority)
     }
 
     async fn verify_slowly<T>(
@@ -110,16 +116,16 @@ impl Tickets {
         text: &str,
         deadline: Instant,
         verify: impl Fn(&KeyRing, &str) -> Result<T, InvalidTicket>,
-    ) -> Result<T, Refusal> {
+    ) -> Result<(T, u64), Refusal> {
         let mut refreshed = false;
         loop {
-            let keys = self.ring.borrow().keys.clone();
-            let outcome = match &keys {
-                Some(ring) => verify(ring, text),
+            let ring = self.ring.borrow().clone();
+            let outcome = match &ring.keys {
+                Some(keys) => verify(keys, text),
                 None => return Err(keys_unknown()),
             };
             match (outcome, &self.registry) {
-                (Ok(verified), _) => return Ok(verified),
+                (Ok(verified), _) => return Ok((verified, ring.generation)),
                 // The key may be newer than our ring.
                 (Err(InvalidTicket::UnknownKey { .. }), Some(registry)) if !refreshed => {
                     refreshed = true;
@@ -132,7 +138,11 @@ impl Tickets {
     }
 
     fn check_covered(&self, ticket: &Ticket) -> Result<(), Refusal> {
-        let guarded = || self.patterns.iter().any(|pattern| pattern.matches(&ticket.lock));
+        let guarded = || {
+            self.patterns
+                .iter()
+                .any(|pattern| pattern.matches(&ticket.lock))
+        };
         let covered = match &ticket.seal {
             SealScope::BestEffort(_) => true,
             SealScope::Required(instances) => instances.contains(&self.instance),
@@ -141,13 +151,17 @@ impl Tickets {
             return Ok(());
         }
         let detail = "the ticket's seal did not cover this proxy; acquire the lock again";
-        Err(Refusal::invalid(detail).for_lock(ticket.lock.clone()).with_token(ticket.token))
+        Err(Refusal::invalid(detail)
+            .for_lock(ticket.lock.clone())
+            .with_token(ticket.token))
     }
 
     fn shard(&self, text: &str) -> std::sync::MutexGuard<'_, Shard> {
         let hash = self.hasher.hash_one(text);
         let at = usize::try_from(hash % SHARDS as u64).unwrap_or_default();
-        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[at]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cached(&self, text: &str) -> Option<Arc<Ticket>> {
@@ -155,7 +169,10 @@ impl Tickets {
         let mut shard = self.shard(text);
         if shard.generation != generation {
             // Verified under a key that may have been taken out.
-            *shard = Shard { generation, ..Shard::default() };
+            *shard = Shard {
+                generation,
+                ..Shard::default()
+            };
             return None;
         }
         if let Some(ticket) = shard.young.get(text) {
@@ -166,10 +183,9 @@ impl Tickets {
         Some(ticket)
     }
 
-    fn remember(&self, text: &str, ticket: &Arc<Ticket>) {
-        // The ring may have changed since the signature was checked; then it is checked again.
-        let generation = self.ring.borrow().generation;
+    fn remember(&self, text: &str, ticket: &Arc<Ticket>, generation: u64) {
         let mut shard = self.shard(text);
+        // Otherwise the ring has changed since the signature was checked.
         if shard.generation == generation && text.len() <= TICKET_BYTES_MAX {
             shard.insert(text.into(), Arc::clone(ticket));
         }
@@ -187,7 +203,10 @@ impl Shard {
 
 /// Busy: the keys are not known yet.
 fn keys_unknown() -> Refusal {
-    Refusal::busy("the keys that verify tickets are not known yet", RETRY_AFTER)
+    Refusal::busy(
+        "the keys that verify tickets are not known yet",
+        RETRY_AFTER,
+    )
 }
 
 #[cfg(test)]
@@ -215,7 +234,10 @@ mod tests {
 
     fn ring(generation: u64, key: &SigningKey) -> Ring {
         let keys = KeyRing::new([key.verifying().clone()]);
-        Ring { generation, keys: Some(Arc::new(keys)) }
+        Ring {
+            generation,
+            keys: Some(Arc::new(keys)),
+        }
     }
 
     #[tokio::test]
@@ -249,7 +271,10 @@ mod tests {
     async fn without_keys_everything_is_busy() {
         let (_sender, receiver) = watch::channel(Ring::default());
         let tickets = Tickets::new(receiver, None, "edge".to_owned(), vec![]);
-        let refused = tickets.verify("v4.public.x", Instant::now()).await.unwrap_err();
+        let refused = tickets
+            .verify("v4.public.x", Instant::now())
+            .await
+            .unwrap_err();
         assert_eq!(refused.code, Code::Busy);
     }
 }

@@ -42,7 +42,12 @@ pub(super) struct Committer {
 
 impl Committer {
     pub(super) fn new(dir: PathBuf, shared: Arc<Shared>, identity: Identity) -> Committer {
-        Committer { dir, shared, identity, reopen_at: Instant::now() }
+        Committer {
+            dir,
+            shared,
+            identity,
+            reopen_at: Instant::now(),
+        }
     }
 
     pub(super) fn run(mut self, queue: &Receiver<Work>) {
@@ -139,7 +144,9 @@ impl Committer {
         }
         if clean && self.ensure_open() {
             let guard = self.shared.read_database();
-            let marked = guard.as_ref().map(|database| write_flag(database, "clean", true));
+            let marked = guard
+                .as_ref()
+                .map(|database| write_flag(database, "clean", true));
             drop(guard);
             if let Some(Err(error)) = marked {
                 tracing::warn!(%error, "the clean end could not be marked");
@@ -186,7 +193,12 @@ fn write_flag(database: &Database, key: &str, set: bool) -> Result<(), redb::Err
 /// The record after a change; `None` leaves it as it is.
 fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
     match what {
-        What::Raise { record, hold, unsigned, .. } => Some(Stored {
+        What::Raise {
+            record,
+            hold,
+            unsigned,
+            ..
+        } => Some(Stored {
             floor: record.floor.max(old.map_or(0, |old| old.floor)),
             watermark: record.watermark.max(old.map_or(0, |old| old.watermark)),
             drained: record.drained,
@@ -194,12 +206,17 @@ fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
             hold: merged_hold(*hold, old),
             unsigned: *unsigned,
         }),
-        What::Hold { hold, .. } => {
-            old.map(|old| Stored { dirty_run: Some(run), hold: merged_hold(*hold, Some(old)), ..old })
-        }
-        What::Clean { .. } => {
-            old.map(|old| Stored { dirty_run: None, hold: Duration::ZERO, drained: true, ..old })
-        }
+        What::Hold { hold, .. } => old.map(|old| Stored {
+            dirty_run: Some(run),
+            hold: merged_hold(*hold, Some(old)),
+            ..old
+        }),
+        What::Clean { .. } => old.map(|old| Stored {
+            dirty_run: None,
+            hold: Duration::ZERO,
+            drained: true,
+            ..old
+        }),
         What::Confirmed(_) => None,
     }
 }
@@ -223,7 +240,11 @@ mod tests {
     fn raise(floor: u64, hold_s: u64) -> What {
         What::Raise {
             lock: LockName::new("a").unwrap(),
-            record: Record { floor, watermark: floor, drained: false },
+            record: Record {
+                floor,
+                watermark: floor,
+                drained: false,
+            },
             hold: Duration::from_secs(hold_s),
             unsigned: false,
         }
@@ -233,11 +254,20 @@ mod tests {
     fn a_record_never_falls_and_keeps_its_longest_hold_until_it_is_clean() {
         let first = applied(&raise(9, 300), None, 1).unwrap();
         let second = applied(&raise(8, 5), Some(first), 2).unwrap();
-        assert_eq!((second.floor, second.watermark, second.dirty_run), (9, 9, Some(2)));
+        assert_eq!(
+            (second.floor, second.watermark, second.dirty_run),
+            (9, 9, Some(2))
+        );
         assert_eq!(second.hold, Duration::from_secs(300));
         let lock = LockName::new("a").unwrap();
         let clean = applied(&What::Clean { lock }, Some(second), 2).unwrap();
-        assert_eq!((clean.dirty_run, clean.drained, clean.floor), (None, true, 9));
-        assert_eq!(applied(&raise(10, 5), Some(clean), 2).unwrap().hold, Duration::from_secs(5));
+        assert_eq!(
+            (clean.dirty_run, clean.drained, clean.floor),
+            (None, true, 9)
+        );
+        assert_eq!(
+            applied(&raise(10, 5), Some(clean), 2).unwrap().hold,
+            Duration::from_secs(5)
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, TableDefinition};
 
 use super::record::{Stored, Torn};
 use crate::lock_name::LockName;
@@ -89,20 +89,29 @@ pub(super) struct Identity {
 }
 
 pub(super) fn create_folder(dir: &Path) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Folder { dir: dir.into(), source };
+    let failed = |source| OpenError::Folder {
+        dir: dir.into(),
+        source,
+    };
     std::fs::create_dir_all(dir).map_err(failed)
 }
 
 /// Makes a new file with its identity, whole or not at all: it appears under its name once it is
 /// complete and on disk.
 pub(super) fn create(dir: &Path, identity: &Identity) -> Result<(), OpenError> {
-    let failed = |source| OpenError::Folder { dir: dir.into(), source };
+    let failed = |source| OpenError::Folder {
+        dir: dir.into(),
+        source,
+    };
     let (path, partial) = (dir.join(FILE_NAME), dir.join(format!("{FILE_NAME}.new")));
     match std::fs::remove_file(&partial) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    let unusable = |reason: String| OpenError::Unusable { path: partial.clone(), reason };
+    let unusable = |reason: String| OpenError::Unusable {
+        path: partial.clone(),
+        reason,
+    };
     let database = Database::builder()
         .set_cache_size(CACHE_BYTES_MAX)
         .create(&partial)
@@ -111,12 +120,17 @@ pub(super) fn create(dir: &Path, identity: &Identity) -> Result<(), OpenError> {
     drop(database);
     std::fs::rename(&partial, &path).map_err(failed)?;
     // The name must be durable too: fsync(2) on a file says nothing about its directory entry.
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(failed)
 }
 
 pub(super) fn open(dir: &Path) -> Result<(Database, Identity), OpenError> {
     let path = dir.join(FILE_NAME);
-    let unusable = |reason: String| OpenError::Unusable { path: path.clone(), reason };
+    let unusable = |reason: String| OpenError::Unusable {
+        path: path.clone(),
+        reason,
+    };
     let database = Database::builder()
         .set_cache_size(CACHE_BYTES_MAX)
         .open(&path)
@@ -140,7 +154,9 @@ fn read_identity(database: &Database) -> Result<Identity, String> {
     };
     let format = text("format")?;
     if format != FORMAT {
-        return Err(format!("it has format {format:?}, this version knows {FORMAT:?}"));
+        return Err(format!(
+            "it has format {format:?}, this version knows {FORMAT:?}"
+        ));
     }
     Ok(Identity {
         store_id: text("store_id")?,

@@ -78,8 +78,10 @@ pub struct Change {
 pub struct Opening {
     /// Make a store that does not exist although nobody can be asked for floors.
     pub init: bool,
-    /// There is nobody to ask for the floor of a lock that is not known.
+    /// There are locks for whose floors nobody can be asked.
     pub alone: bool,
+    /// This proxy registers with lockd, which knows whether it had another store.
+    pub registered: bool,
     /// Of the rules and modes: another one than the last run's is a change of configuration.
     pub fingerprint: u64,
 }
@@ -123,7 +125,9 @@ impl Shared {
     }
 
     fn write_database(&self) -> RwLockWriteGuard<'_, Option<Database>> {
-        self.database.write().unwrap_or_else(PoisonError::into_inner)
+        self.database
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -134,12 +138,17 @@ impl Watermarks {
         opening: Opening,
     ) -> Result<(Watermarks, WatermarksThread, Start), OpenError> {
         let path = data_dir.join(FILE_NAME);
-        let failed = |source| OpenError::Folder { dir: data_dir.into(), source };
+        let failed = |source| OpenError::Folder {
+            dir: data_dir.into(),
+            source,
+        };
         let exists = path.try_exists().map_err(failed)?;
         match (exists, opening.init) {
             (true, true) => return Err(OpenError::AlreadyInitialised { path }),
             (false, false) if opening.alone => {
-                return Err(OpenError::NotInitialised { dir: data_dir.into() });
+                return Err(OpenError::NotInitialised {
+                    dir: data_dir.into(),
+                });
             }
             (false, _) => {
                 database::create_folder(data_dir)?;
@@ -218,6 +227,17 @@ impl Watermarks {
     }
 }
 
+impl Watermarks {
+    /// Hands a change to the thread, and waits for room in its queue. Blocks.
+    pub fn submit_waiting(&self, what: What, done: Box<dyn FnOnce(bool) + Send>) {
+        if let Err(unsent) = self.queue.send(Work::Change(Change { what, done }))
+            && let Work::Change(change) = unsent.0
+        {
+            (change.done)(false);
+        }
+    }
+}
+
 impl WatermarksThread {
     /// Writes what waits and ends the run. `clean`: nothing that was admitted in it is still at a
     /// backend. Blocks for as long as the disk takes.
@@ -250,7 +270,7 @@ fn new_identity(opening: Opening) -> std::io::Result<Identity> {
         // Nothing was ever forwarded under it.
         clean: true,
         fingerprint: opening.fingerprint,
-        unconfirmed: !opening.alone,
+        unconfirmed: opening.registered,
     })
 }
 
@@ -266,13 +286,27 @@ fn spawn(
     database: Database,
     identity: Identity,
 ) -> Result<(Watermarks, WatermarksThread), OpenError> {
-    let shared = Arc::new(Shared { database: RwLock::new(Some(database)) });
+    let shared = Arc::new(Shared {
+        database: RwLock::new(Some(database)),
+    });
     let (queue, work) = sync_channel(QUEUE_CHANGES_MAX);
     let committer = Committer::new(data_dir.into(), Arc::clone(&shared), identity);
     let thread = std::thread::Builder::new()
         .name("watermarks".into())
         .spawn(move || committer.run(&work))
-        .map_err(|source| OpenError::Folder { dir: data_dir.into(), source })?;
-    let watermarks = Watermarks { shared, queue: queue.clone() };
-    Ok((watermarks, WatermarksThread { queue, thread: Some(thread) }))
+        .map_err(|source| OpenError::Folder {
+            dir: data_dir.into(),
+            source,
+        })?;
+    let watermarks = Watermarks {
+        shared,
+        queue: queue.clone(),
+    };
+    Ok((
+        watermarks,
+        WatermarksThread {
+            queue,
+            thread: Some(thread),
+        },
+    ))
 }

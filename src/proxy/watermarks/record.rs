@@ -50,7 +50,11 @@ impl Stored {
             (true, true) if self.floor > self.watermark => vec![],
             (true, true) => vec![self.watermark],
         };
-        Recovered { floor: self.floor, watermark: self.watermark, in_doubt }
+        Recovered {
+            floor: self.floor,
+            watermark: self.watermark,
+            in_doubt,
+        }
     }
 
     pub(super) fn encode(&self, lock: &str) -> [u8; RECORD_BYTES] {
@@ -123,9 +127,18 @@ mod tests {
 
     #[test]
     fn a_record_is_read_back_as_it_was_written() {
-        let others = Stored { drained: false, dirty_run: None, unsigned: true, floor: 9, ..stored() };
+        let others = Stored {
+            drained: false,
+            dirty_run: None,
+            unsigned: true,
+            floor: 9,
+            ..stored()
+        };
         for record in [stored(), others] {
-            assert_eq!(Stored::decode("orders", &record.encode("orders")), Ok(record));
+            assert_eq!(
+                Stored::decode("orders", &record.encode("orders")),
+                Ok(record)
+            );
         }
     }
 
@@ -136,7 +149,11 @@ mod tests {
             let mut changed = bytes;
             changed[at] ^= 1;
             assert_eq!(Stored::decode("orders", &changed), Err(Torn), "byte {at}");
-            assert_eq!(Stored::decode("orders", &bytes[..at]), Err(Torn), "cut at {at}");
+            assert_eq!(
+                Stored::decode("orders", &bytes[..at]),
+                Err(Torn),
+                "cut at {at}"
+            );
         }
         assert_eq!(Stored::decode("order", &bytes), Err(Torn));
     }
@@ -145,9 +162,29 @@ mod tests {
     fn only_an_older_run_leaves_doubts() {
         assert!(stored().recover(false).in_doubt.is_empty());
         assert_eq!(stored().recover(true).in_doubt, [8]);
-        assert_eq!(Stored { drained: false, ..stored() }.recover(true).in_doubt, [7]);
-        assert!(Stored { floor: 9, ..stored() }.recover(true).in_doubt.is_empty());
-        let closing = Stored { floor: 9, drained: false, ..stored() };
+        assert_eq!(
+            Stored {
+                drained: false,
+                ..stored()
+            }
+            .recover(true)
+            .in_doubt,
+            [7]
+        );
+        assert!(
+            Stored {
+                floor: 9,
+                ..stored()
+            }
+            .recover(true)
+            .in_doubt
+            .is_empty()
+        );
+        let closing = Stored {
+            floor: 9,
+            drained: false,
+            ..stored()
+        };
         assert_eq!(closing.recover(true).in_doubt, [8]);
     }
 }

@@ -1,5 +1,5 @@
-//! What no compiler checks: who imports whom (ARCHITECTURE.md), what the pure cores never touch, how
-//! long files and lines are, and that nothing of one machine is in the repository.
+//! What no compiler checks: who imports whom (ARCHITECTURE.md), what the pure cores never touch,
+//! how long files and lines are, and that nothing of one machine is in the repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -228,7 +228,7 @@ fn names(code: &str, word: &str) -> bool {
     code.match_indices(word).any(|(at, _)| {
         let before = code[..at].chars().next_back().is_some_and(part);
         let after = code[at + word.len()..].chars().next().is_some_and(part);
-        !before && !(after && word.ends_with(part))
+        !(before || after && word.ends_with(part))
     })
 }
 

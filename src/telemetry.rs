@@ -2,6 +2,8 @@
 //!
 //! Names follow Prometheus's practice: a prefix, the base unit last, `_total` for counters.
 
+use std::io::IsTerminal as _;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -15,5 +17,9 @@ pub fn log_to_stderr() {
         .with_default_directive(LevelFilter::WARN.into())
         .with_env_var(LOG_FILTER_ENV)
         .from_env_lossy();
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .try_init();
 }

@@ -98,18 +98,15 @@ fn scan_field<'h>(facts: &mut Facts<'h>, name: &'h str, value: &'h [u8]) -> Resu
     // By length first: most fields are decided by one comparison.
     match name.len() {
         2 if same(name, "te") => {}
-        4 if same(name, "host") => {
-            if facts.host.replace(value).is_some() {
-                return Err(Refusal::malformed("host is given more than once"));
-            }
+        4 if same(name, "host") && facts.host.is_some() => {
+            return Err(Refusal::malformed("host is given more than once"));
         }
+        4 if same(name, "host") => facts.host = Some(value),
         7 if same(name, "upgrade") => {
             facts.upgrades |= list(value).any(|member| !member.eq_ignore_ascii_case(b"h2c"));
         }
-        7 if same(name, "trailer") => {
-            if list(value).any(|member| is_ticket_name(member)) {
-                return Err(Refusal::invalid("a ticket cannot travel in a trailer"));
-            }
+        7 if same(name, "trailer") && list(value).any(is_ticket_name) => {
+            return Err(Refusal::invalid("a ticket cannot travel in a trailer"));
         }
         10 if same(name, "connection") => check_connection(value)?,
         12 if same(name, "content-type") => facts.content_type = Some(value),

@@ -5,6 +5,8 @@
 //! rule lives in [`crate::queue`]. What a store promises is in [`Store`] and is checked by one
 //! conformance suite, `tests/store_conformance.rs`, for every store.
 
+pub mod embedded;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,6 +14,21 @@ use tokio::sync::mpsc;
 
 use crate::lock_name::LockName;
 use crate::token::Token;
+
+/// Longest `holder` text of an entry, in bytes.
+pub const HOLDER_BYTES_MAX: usize = 1024;
+
+/// Longest name of a record, in bytes.
+pub const RECORD_NAME_BYTES_MAX: usize = 255;
+
+/// Largest value of a record, in bytes.
+pub const RECORD_BYTES_MAX: usize = 256 * 1024;
+
+/// Shortest time to live that a session gets.
+pub const SESSION_TTL_MIN: Duration = Duration::from_secs(1);
+
+/// Longest time to live that a session gets.
+pub const SESSION_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A session of the store: an etcd lease id, or a number that the embedded store issued.
 /// Written in lower-case hexadecimal without leading zeros, as etcd's concurrency package does.
@@ -203,4 +220,50 @@ pub trait Store: Send + Sync + 'static {
 
     /// A linearizable read of the records whose names begin so, by name.
     async fn records(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError>;
+}
+
+/// A session id that nobody can guess from another one: 63 random bits, not zero.
+fn random_session_id() -> Result<u64, StoreError> {
+    let mut bytes = [0u8; 8];
+    loop {
+        let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| StoreError::Unavailable(format!("no random bytes: {error}")))?;
+        let id = u64::from_ne_bytes(bytes) & (i64::MAX as u64);
+        if filled == bytes.len() && id != 0 {
+            return Ok(id);
+        }
+    }
+}
+
+/// Checks the bounds of what a caller wants to have stored.
+fn check_enqueue(enqueue: &Enqueue) -> Result<(), StoreError> {
+    if enqueue.attempt == 0 {
+        return Err(StoreError::Refused(
+            "attempt 0: attempts count from 1".to_owned(),
+        ));
+    }
+    if enqueue.holder.len() > HOLDER_BYTES_MAX {
+        return Err(StoreError::Refused(format!(
+            "holder text of {} bytes: at most {HOLDER_BYTES_MAX} are kept",
+            enqueue.holder.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Checks the bounds of a record.
+fn check_record(name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+    if name.is_empty() || name.len() > RECORD_NAME_BYTES_MAX {
+        return Err(StoreError::Refused(format!(
+            "record name of {} bytes: 1 to {RECORD_NAME_BYTES_MAX} are allowed",
+            name.len()
+        )));
+    }
+    match value {
+        Some(value) if value.len() > RECORD_BYTES_MAX => Err(StoreError::Refused(format!(
+            "record {name:?} of {} bytes: at most {RECORD_BYTES_MAX} are kept",
+            value.len()
+        ))),
+        _ => Ok(()),
+    }
 }

@@ -1,9 +1,9 @@
 //! HTTP: any REST backend. The method tells reads from writes, the path tells the locks.
 //!
 //! `GET`, `HEAD`, `OPTIONS` and `TRACE` are reads (RFC 9110 9.2.1), all else is a write, unknown
-//! methods included. A rule may say otherwise for the paths that it covers: `write_methods` win over
-//! `read_methods`, and both over the method's own meaning. A request that asks the backend to take
-//! another method than its own is a write whatever is said.
+//! methods included. A rule may say otherwise for the paths that it covers: `write_methods` win
+//! over `read_methods`, and both over the method's own meaning. A request that asks the backend to
+//! take another method than its own is a write whatever is said.
 //!
 //! All the rules that cover a write apply. How a path is read: [`path`].
 

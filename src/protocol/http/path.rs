@@ -1,13 +1,14 @@
 //! How a request's path is read for matching. The bytes that travel on stay as they came.
 //!
-//! Taken as the same path, since backends that tell them apart lose nothing by it: a percent-encoded
-//! and a plain character (decoded once; RFC 3986 6.2.2.2), `//` and `/`, with and without a slash at
-//! the end, a segment with and without `;parameters`, the absolute form and the origin form of the
-//! target. Scheme and host play no part. Case counts: for a backend that ignores it (as IIS does)
-//! set `unmatched = "reject"`.
+//! Taken as the same path, since backends that tell them apart lose nothing by it: a
+//! percent-encoded and a plain character (decoded once; RFC 3986 6.2.2.2), `//` and `/`, with and
+//! without a slash at the end, a segment with and without `;parameters`, the absolute form and the
+//! origin form of the target. Scheme and host play no part. Case counts, and `+` is itself (RFC
+//! 3986 3.3): rules do not hold for a backend that ignores case in its paths or reads `+` there as
+//! a space.
 //!
-//! Read differently by different backends, so that a write on it is refused where a rule could cover
-//! it under one of the readings:
+//! Read differently by different backends, so that a write on it is refused where a rule could
+//! cover it under one of the readings:
 //! - a `.` or `..` segment in any spelling: nothing about the path is certain;
 //! - from the segment that has it on: `%2F`, `\` or `%5C`, `%3F`, `%23`, a control character or
 //!   `%00`, an escape that is none (`%zz`) or that decodes to another one (`%2561`), bytes that are

@@ -15,8 +15,8 @@ pub(super) enum Bucket {
 }
 
 /// The host that the request is for, in lower case, without port and trailing dot. The authority of
-/// the target, `:authority` and `Host` must agree: readers differ in which they take (RFC 9112 3.2.2
-/// and 9113 8.3.1 say the former, many servers the latter).
+/// the target, `:authority` and `Host` must agree: readers differ in which they take (RFC 9112
+/// 3.2.2 and 9113 8.3.1 say the former, many servers the latter).
 pub(super) fn of_request(head: &Head<'_>, host: Option<&[u8]>) -> Result<Option<String>, Refusal> {
     let target = authority_of(head.target).map(normalise);
     let authority = head

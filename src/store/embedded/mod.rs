@@ -1,0 +1,306 @@
+//! The embedded store: durable in one redb file, with group commit.
+//!
+//! One thread owns the data ([`committer`]); the methods of the trait hand it operations through a
+//! bounded queue and wait for the answer, which comes when the change is on disk. Tokens and
+//! versions come from one durable sequence for all locks, which nothing lowers.
+//!
+//! One process at a time: redb locks the file.
+//!
+//! Invariants: nothing is answered or shown to a watch before it is durable; a session that was
+//! reported gone is not renewed again, except that a disk which failed at that moment may bring it
+//! back for one more time to live, with its entries, as a restart does.
+
+mod committer;
+mod deadlines;
+mod disk;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redb::{Database, DatabaseError};
+use tokio::sync::{mpsc, oneshot};
+
+use self::committer::{Answer, Committer, Job, Live, Mirror, lock};
+use self::deadlines::Deadlines;
+use crate::clock;
+use crate::lock_name::LockName;
+use crate::store::{
+    Enqueue, Enqueued, Entry, Event, QueueView, Remove, Removed, SESSION_TTL_MAX, SESSION_TTL_MIN,
+    SessionId, Store, StoreError, check_enqueue, check_record, random_session_id,
+};
+use crate::token::Token;
+
+/// Operations that wait for the committer; the next caller waits to get in.
+const JOBS_MAX: usize = 16_384;
+
+/// How often sessions past their deadline are looked for.
+const REAP_EVERY: Duration = Duration::from_millis(100);
+
+/// Sessions that one look removes; the rest waits for the next.
+const REAP_SESSIONS_MAX: usize = 1024;
+
+/// Events that wait for the reader of a watch.
+const WATCH_EVENTS_MAX: usize = 4096;
+
+/// How long a watch waits before it tries a closed store again.
+const WATCH_RETRY_EVERY: Duration = Duration::from_millis(100);
+
+/// The store.
+pub struct EmbeddedStore {
+    jobs: Option<mpsc::Sender<Job>>,
+    deadlines: Arc<Mutex<Deadlines>>,
+    committer: Option<JoinHandle<()>>,
+}
+
+impl EmbeddedStore {
+    /// Opens the file, which is created if it is missing. Must be called in a tokio runtime.
+    pub async fn open(path: &Path) -> Result<EmbeddedStore, StoreError> {
+        let path: PathBuf = path.to_owned();
+        let opened = Cell::new(false);
+        EmbeddedStore::open_with(move || {
+            // A file that vanished while it was in use must not come back as an empty one: its
+            // tokens would start again.
+            let database = if opened.get() {
+                Database::open(&path)?
+            } else {
+                create(&path)?
+            };
+            opened.set(true);
+            Ok(database)
+        })
+        .await
+    }
+
+    /// Opens a database of the caller's making: another storage backend, for tests that make it
+    /// fail. `opener` is called again after each error of the disk, when the database that it
+    /// returned before has been dropped.
+    pub async fn open_with(
+        opener: impl Fn() -> Result<Database, DatabaseError> + Send + 'static,
+    ) -> Result<EmbeddedStore, StoreError> {
+        let deadlines = Arc::new(Mutex::new(Deadlines::default()));
+        let shared = Arc::clone(&deadlines);
+        let committer =
+            tokio::task::spawn_blocking(move || Committer::open(Box::new(opener), shared))
+                .await
+                .map_err(|error| StoreError::Unavailable(format!("open: {error}")))??;
+        let (jobs, waiting) = mpsc::channel(JOBS_MAX);
+        let committer = std::thread::Builder::new()
+            .name("store-committer".to_owned())
+            .spawn(move || committer.run(waiting))
+            .map_err(|error| StoreError::Unavailable(format!("no thread: {error}")))?;
+        tokio::spawn(reap(jobs.downgrade(), Arc::clone(&deadlines)));
+        Ok(EmbeddedStore {
+            jobs: Some(jobs),
+            deadlines,
+            committer: Some(committer),
+        })
+    }
+
+    async fn submit<T: Send + 'static>(
+        &self,
+        apply: impl FnOnce(&mut Mirror) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        submit(self.jobs.as_ref().ok_or_else(stopped)?, apply).await
+    }
+}
+
+/// Ends the thread when all that was handed to it is answered, so that the file is closed when the
+/// drop returns. It waits for one transaction at most per group that is queued.
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(committer) = self.committer.take() {
+            // A panic of the thread has been reported by itself.
+            let _ = committer.join();
+        }
+    }
+}
+
+#[async_trait]
+impl Store for EmbeddedStore {
+    async fn open_session(&self, ttl: Duration) -> Result<(SessionId, Duration), StoreError> {
+        let ttl = ttl.clamp(SESSION_TTL_MIN, SESSION_TTL_MAX);
+        let id = random_session_id()?;
+        self.submit(move |mirror| {
+            mirror.state.open_session(id, ttl)?;
+            // Here, so that the session ends even if this caller goes away before the answer.
+            lock(&mirror.deadlines).start(id, ttl, clock::boottime());
+            Ok((SessionId(id), ttl))
+        })
+        .await
+    }
+
+    async fn keep_alive(&self, session: SessionId) -> Result<Option<Duration>, StoreError> {
+        Ok(lock(&self.deadlines).renew(session.0, clock::boottime()))
+    }
+
+    async fn close_session(&self, session: SessionId) -> Result<(), StoreError> {
+        self.submit(move |mirror| {
+            lock(&mirror.deadlines).end(session.0);
+            mirror.state.close_session(session.0);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn enqueue(&self, enqueue: Enqueue) -> Result<Enqueued, StoreError> {
+        check_enqueue(&enqueue)?;
+        self.submit(move |mirror| mirror.state.enqueue(enqueue))
+            .await
+    }
+
+    async fn remove(&self, remove: Remove) -> Result<Removed, StoreError> {
+        self.submit(move |mirror| Ok(mirror.state.remove(&remove)))
+            .await
+    }
+
+    async fn queue(&self, lock: &LockName) -> Result<QueueView, StoreError> {
+        let lock = lock.clone();
+        self.submit(move |mirror| Ok(mirror.state.queue(&lock)))
+            .await
+    }
+
+    async fn watch(&self) -> Result<mpsc::Receiver<Event>, StoreError> {
+        let jobs = self.jobs.as_ref().ok_or_else(stopped)?;
+        let (sender, receiver) = mpsc::channel(WATCH_EVENTS_MAX);
+        tokio::spawn(feed_watch(jobs.downgrade(), sender));
+        Ok(receiver)
+    }
+
+    async fn raise_above(&self, token: Token) -> Result<(), StoreError> {
+        self.submit(move |mirror| mirror.state.raise_above(token))
+            .await
+    }
+
+    async fn put_record(&self, name: &str, value: Option<Vec<u8>>) -> Result<(), StoreError> {
+        check_record(name, value.as_deref())?;
+        let name = name.to_owned();
+        self.submit(move |mirror| {
+            mirror.state.put_record(name, value);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn records(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        let prefix = prefix.to_owned();
+        self.submit(move |mirror| Ok(mirror.state.records(&prefix)))
+            .await
+    }
+}
+
+fn create(path: &Path) -> Result<Database, DatabaseError> {
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        std::fs::create_dir_all(folder).map_err(disk::open_error)?;
+    }
+    Database::create(path)
+}
+
+fn stopped() -> StoreError {
+    StoreError::Unavailable("the store has stopped".to_owned())
+}
+
+async fn submit<T: Send + 'static>(
+    jobs: &mpsc::Sender<Job>,
+    apply: impl FnOnce(&mut Mirror) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let (sender, receiver) = oneshot::channel();
+    let job: Job = Box::new(move |mirror| match mirror.and_then(apply) {
+        Ok(value) => {
+            let answer: Answer = Box::new(move |committed| {
+                // A caller that has gone away hears nothing; the change stands.
+                let _ = sender.send(committed.map(|()| value));
+            });
+            Some(answer)
+        }
+        Err(error) => {
+            let _ = sender.send(Err(error));
+            None
+        }
+    });
+    jobs.send(job).await.map_err(|_| stopped())?;
+    receiver.await.map_err(|_| stopped())?
+}
+
+/// Ends sessions past their deadline until the store is dropped.
+async fn reap(jobs: mpsc::WeakSender<Job>, deadlines: Arc<Mutex<Deadlines>>) {
+    let mut ticks = tokio::time::interval(REAP_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(jobs) = jobs.upgrade() else { return };
+        if !lock(&deadlines).any_overdue(clock::boottime()) {
+            continue;
+        }
+        let ended = submit(&jobs, |mirror| {
+            // Taken out here and not before: a store that is closed must not lose a deadline.
+            let overdue =
+                lock(&mirror.deadlines).take_overdue(clock::boottime(), REAP_SESSIONS_MAX);
+            for id in &overdue {
+                mirror.state.close_session(*id);
+            }
+            Ok(overdue.len())
+        });
+        match ended.await {
+            Ok(count) => tracing::debug!(count, "embedded store: sessions ended"),
+            Err(error) => tracing::warn!(%error, "embedded store: sessions not ended yet"),
+        }
+    }
+}
+
+/// Feeds one watch until its reader or the store is gone.
+async fn feed_watch(jobs: mpsc::WeakSender<Job>, reader: mpsc::Sender<Event>) {
+    while !reader.is_closed() {
+        let Some(started) = start_watch(&jobs).await else {
+            return;
+        };
+        let Ok((entries, mut live)) = started else {
+            tokio::time::sleep(WATCH_RETRY_EVERY).await;
+            continue;
+        };
+        let puts = entries.into_iter().map(Event::Put);
+        for event in std::iter::once(Event::Reset)
+            .chain(puts)
+            .chain([Event::Synced])
+        {
+            if reader.send(event).await.is_err() {
+                return;
+            }
+        }
+        loop {
+            let group = tokio::select! {
+                group = live.recv() => group,
+                () = reader.closed() => return,
+            };
+            let Some(group) = group else { break };
+            for event in group.iter() {
+                if reader.send(event.clone()).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Everything that exists, and what follows it. `None`: the store is gone.
+async fn start_watch(
+    jobs: &mpsc::WeakSender<Job>,
+) -> Option<Result<(Vec<Entry>, Live), StoreError>> {
+    let jobs = jobs.upgrade()?;
+    Some(
+        submit(&jobs, |mirror| {
+            Ok((mirror.state.entries(), mirror.subscribe()))
+        })
+        .await,
+    )
+}

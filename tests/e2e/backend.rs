@@ -138,9 +138,9 @@ fn read_body(reader: &mut impl BufRead, head: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&body).into_owned())
 }
 
-/// s3s-fs on a folder, with bucket `b`.
+/// s3s-fs on a folder, with bucket `box`.
 pub async fn s3(dir: &std::path::Path) -> SocketAddr {
-    std::fs::create_dir_all(dir.join("b")).unwrap();
+    std::fs::create_dir_all(dir.join("box")).unwrap();
     let store = s3s_fs::FileSystem::new(dir).unwrap();
     let mut builder = s3s::service::S3ServiceBuilder::new(store);
     builder.set_auth(s3s::auth::SimpleAuth::from_single("AKTEST", "SKTEST"));

@@ -7,7 +7,7 @@ use crate::clients::{Boto, Holder, Upload, get, put};
 use crate::stack::{Lockd, Proxy, ProxySetup, eventually};
 
 const RULE: &str = "[[listener.rule]]\nlock = \"orders\"\npath = \"/orders/**\"\n";
-const S3_RULE: &str = "[[listener.rule]]\nlock = \"orders\"\nbucket = \"b\"\nkey = \"orders/**\"\n";
+const S3_RULE: &str = "[[listener.rule]]\nlock = \"orders\"\nbucket = \"box\"\nkey = \"orders/**\"\n";
 const STREAMING: &str = "truncated_body = \"discarded\"\n";
 const TTL_MS: u64 = 1_000;
 const WAIT_MS: u64 = 20_000;
@@ -165,7 +165,7 @@ class Slow:
         self.at += n
         return b'A' * n
 try:
-    s3.put_object(Bucket='b', Key='orders/1', Body=Slow())
+    s3.put_object(Bucket='box', Key='orders/1', Body=Slow())
     say('stored')
 except botocore.exceptions.ClientError as error:
     say('%s %s' % (error.response['ResponseMetadata']['HTTPStatusCode'],
@@ -173,8 +173,8 @@ except botocore.exceptions.ClientError as error:
 ";
 
 const PUT_B: &str = "
-s3.put_object(Bucket='b', Key='orders/1', Body=b'B')
-say(s3.get_object(Bucket='b', Key='orders/1')['Body'].read().decode())
+s3.put_object(Bucket='box', Key='orders/1', Body=b'B')
+say(s3.get_object(Bucket='box', Key='orders/1')['Body'].read().decode())
 ";
 
 async fn stopped_boto_is_refused(listener: &str) {
@@ -204,7 +204,7 @@ async fn stopped_boto_is_refused(listener: &str) {
         uploading.rest()
     });
     assert_eq!(told.await.unwrap(), "412 PreconditionFailed");
-    assert_eq!(std::fs::read_to_string(disk.path().join("b/orders/1")).unwrap(), "B");
+    assert_eq!(std::fs::read_to_string(disk.path().join("box/orders/1")).unwrap(), "B");
     audited_stale(&stage.proxy, a_grant.token);
 }
 
@@ -223,7 +223,7 @@ def sign(request, **kwargs): request.headers['Fencing-Token'] = ticket
 s3.meta.events.register('before-sign.s3.*', sign)
 s3.meta.events.unregister('before-send.s3.*', stamp)
 try:
-    s3.put_object(Bucket='b', Key='orders/1', Body=b'x')
+    s3.put_object(Bucket='box', Key='orders/1', Body=b'x')
     say('stored')
 except botocore.exceptions.ClientError as error:
     say('%s %s' % (error.response['ResponseMetadata']['HTTPStatusCode'],
@@ -239,5 +239,5 @@ async fn a_ticket_that_is_among_the_signed_headers_is_told_so() {
     let signing = Boto::start(&stage.proxy.url(""), &grant.ticket, SIGNED);
     let told = tokio::task::spawn_blocking(move || signing.rest()).await.unwrap();
     assert!(told.starts_with("400 ") && told.to_lowercase().contains("sign"), "{told}");
-    assert!(!disk.path().join("b/orders/1").exists());
+    assert!(!disk.path().join("box/orders/1").exists());
 }

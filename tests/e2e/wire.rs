@@ -11,16 +11,28 @@ use crate::stack::{Lockd, Proxy, ProxySetup};
 
 const RULE: &str = "[[listener.rule]]\nlock = \"orders\"\npath = \"/orders/**\"\n";
 
-/// Sends the bytes, closes the sending half, and returns the status of the answer: 0 where the
-/// connection was closed without one.
+/// Sends the bytes and returns the status of the answer: 0 where the connection was closed without
+/// one. What waits for more than was sent is told that no more comes.
 fn send(address: SocketAddr, request: &[u8]) -> u16 {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     // The answer may come, and the connection end, before all is sent.
     let _ = stream.write_all(request);
-    let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
+    for _ in 0..20 {
+        let mut part = [0; 4096];
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(read) => answer.extend_from_slice(&part[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+            }
+            Err(_) => break,
+        }
+        if answer.windows(2).any(|it| it == b"\r\n") {
+            break;
+        }
+    }
     let text = String::from_utf8_lossy(&answer);
     text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
 }
@@ -69,9 +81,9 @@ fn cases(ticket: &str) -> Vec<Case<'static>> {
         ("dot segments into a rule", "PUT /x/../orders/1 HTTP/1.1\nHost: a\nContent-Length: 1".to_owned(), &[400, 403, 428]),
         ("encoded letters of a rule", "PUT /%6frders/1 HTTP/1.1\nHost: a\nContent-Length: 1".to_owned(), &[400, 403, 428]),
         ("double slash into a rule", "PUT //orders/1 HTTP/1.1\nHost: a\nContent-Length: 1".to_owned(), &[400, 403, 428]),
-        ("NUL in the path", "PUT /orders/%00 HTTP/1.1\nHost: a\nContent-Length: 1".to_owned(), &[400, 403]),
+        ("NUL in the path", "PUT /orders/%00 HTTP/1.1\nHost: a\nContent-Length: 1".to_owned(), &[400, 403, 428]),
         ("absolute form", "PUT http://a/orders/1 HTTP/1.1\nHost: a\nContent-Length: 1".to_owned(), &[400, 403, 428]),
-        ("CONNECT", "CONNECT orders:1 HTTP/1.1\nHost: a".to_owned(), &[400, 403, 405, 501]),
+        ("CONNECT", "CONNECT orders:1 HTTP/1.1\nHost: orders:1".to_owned(), &[400, 403, 405, 501]),
         ("upgrade on a rule", with("Connection: upgrade\nUpgrade: websocket"), &[400, 403, 428]),
         ("method override", "POST /orders/1 HTTP/1.1\nHost: a\nContent-Length: 1\nX-HTTP-Method-Override: GET".to_owned(), &[403, 428, 400]),
         ("read that is overridden", "GET /orders/1 HTTP/1.1\nHost: a\nX-HTTP-Method-Override: DELETE".to_owned(), &[403, 428, 400]),

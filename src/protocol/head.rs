@@ -1,7 +1,7 @@
 //! The head of an HTTP request as every HTTP-like protocol here sees it: one pass over its fields
 //! finds what classification asks for, and refuses heads that two parsers could frame differently.
 //!
-//! Invariant: a head that passes [`scan`] has one reading of where its body ends, at most one
+//! Invariant: a head that passes `scan` has one reading of where its body ends, at most one
 //! `Host`, and no name for the ticket's header but the right one. It leaves to the proxy what a
 //! parsed head no longer shows: bare LF, spaces before a colon, the bytes of trailers.
 

@@ -1,7 +1,7 @@
 //! S3 in pass-through form: clients sign for the backend, so bytes travel on as they came, without
 //! the ticket's header.
 //!
-//! The [operation] says how far a request writes, the [address] which bucket and key it is about,
+//! The operation says how far a request writes, the address which bucket and key it is about,
 //! the rules which locks guard them. An operation on a whole bucket needs the locks of every rule
 //! on that bucket; where a rule's lock depends on the key it cannot be told, and the operation is
 //! refused. CopyObject and UploadPartCopy write what their path names; their source is only read.

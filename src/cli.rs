@@ -270,8 +270,36 @@ pub struct TailArgs {
 /// `ringfence keys`
 #[derive(Subcommand, Debug)]
 pub enum KeysCommand {
-    /// Make a key: the secret into a file, the public half on stdout.
-    Generate,
+    /// Make the signing key of a lock service, if its folder holds none; print the public half.
+    Generate(KeysFolder),
+    /// Make a new signing key. The ones before go on verifying what they signed.
+    ///
+    /// A running lock service takes the new key over within seconds, and proxies from it.
+    Rotate(KeysFolder),
+    /// Print the public keys of a running lock service, as a proxy's key file takes them.
+    Show(KeysShowArgs),
+}
+
+/// Where the signing keys are.
+#[derive(Args, Debug, Clone)]
+pub struct KeysFolder {
+    /// The lock service's configuration file, which names the folder.
+    #[arg(long, value_name = "FILE", conflicts_with = "folder")]
+    pub config: Option<PathBuf>,
+    /// The folder itself.
+    #[arg(long = "dir", value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+}
+
+/// `ringfence keys show`
+#[derive(Args, Debug, Clone)]
+pub struct KeysShowArgs {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub lockd: LockdAddress,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub output: OutputArgs,
 }
 
 /// `ringfence demo-writer`

@@ -3,10 +3,12 @@
 //! Left to others: what the command line looks like ([`crate::cli`]), and everything that the parts
 //! do.
 
+mod admin_port;
 mod audit;
 mod exit;
 mod keys;
 mod lock;
+mod lockd;
 mod locks;
 mod proxy_client;
 mod seal;
@@ -59,6 +61,7 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Seal(args) => seal::run(args).await,
         Command::Audit(AuditCommand::Tail(args)) => audit::tail(args).await,
         Command::Keys(command) => keys::run(command).await,
+        Command::Lockd(args) => lockd::run(args).await,
         _ => todo!(),
     }
 }

@@ -170,7 +170,10 @@ impl Fake {
             .get(&key)
             .is_some_and(|last| request.attempt <= *last)
         {
-            return Err(Status::failed_precondition("attempt is over"));
+            let mut over = Status::failed_precondition("attempt is over");
+            over.metadata_mut()
+                .insert("ringfence-reason", "attempt-over".parse().unwrap());
+            return Err(over);
         }
         let token = state.tokens + 1;
         let queue = state.queues.entry(request.lock.clone()).or_default();

@@ -1,0 +1,152 @@
+//! The set of registered proxies: small durable records of the store, read linearizably.
+//!
+//! A seal must cover every proxy that was registered when the grant was made, through whichever
+//! lockd it registered. So each Acquire reads the set after its grant; reads that wait at the same
+//! time share one. What is cached is only the parsing.
+
+use std::sync::{Arc, Mutex};
+
+use futures::future::{BoxFuture, FutureExt as _, Shared};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+use crate::lock_name::{LockName, LockPattern};
+use crate::store::{Store, StoreError};
+
+/// The part of the store's records that holds proxies.
+const PREFIX: &str = "proxy/";
+
+/// A registered proxy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Proxy {
+    pub(super) instance: String,
+    pub(super) store_id: String,
+    pub(super) admin: String,
+    pub(super) patterns: Vec<LockPattern>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    store_id: String,
+    admin: String,
+    patterns: Vec<String>,
+}
+
+impl Proxy {
+    pub(super) fn guards(&self, lock: &LockName) -> bool {
+        self.patterns.iter().any(|pattern| pattern.matches(lock))
+    }
+
+    fn to_record(&self) -> Vec<u8> {
+        let record = Record {
+            store_id: self.store_id.clone(),
+            admin: self.admin.clone(),
+            patterns: self
+                .patterns
+                .iter()
+                .map(|pattern| pattern.as_str().to_owned())
+                .collect(),
+        };
+        serde_json::to_vec(&record).expect("records are plain data")
+    }
+
+    fn from_record(name: &str, value: &[u8]) -> Result<Proxy, StoreError> {
+        let corrupt = |error: String| StoreError::Corrupt(format!("record {name}: {error}"));
+        let record: Record =
+            serde_json::from_slice(value).map_err(|error| corrupt(error.to_string()))?;
+        let patterns = record
+            .patterns
+            .iter()
+            .map(|text| LockPattern::new(text).map_err(|error| corrupt(error.to_string())))
+            .collect::<Result<_, _>>()?;
+        let instance = name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
+        Ok(Proxy {
+            instance,
+            store_id: record.store_id,
+            admin: record.admin,
+            patterns,
+        })
+    }
+}
+
+type Set = Arc<Vec<Proxy>>;
+type Read = Shared<BoxFuture<'static, Result<Set, StoreError>>>;
+
+/// Reads and writes the set.
+pub(super) struct Proxies {
+    shared: Arc<Reads>,
+}
+
+struct Reads {
+    store: Arc<dyn Store>,
+    /// The read that has not begun yet: whoever asks now may share it.
+    next: Mutex<Option<Read>>,
+    one_at_a_time: Semaphore,
+    parsed: Mutex<(Vec<(String, Vec<u8>)>, Set)>,
+}
+
+impl Proxies {
+    pub(super) fn new(store: Arc<dyn Store>) -> Proxies {
+        let reads = Reads {
+            store,
+            next: Mutex::default(),
+            one_at_a_time: Semaphore::new(1),
+            parsed: Mutex::default(),
+        };
+        Proxies {
+            shared: Arc::new(reads),
+        }
+    }
+
+    /// The proxies that were registered at some moment after this call, by name.
+    pub(super) async fn read(&self) -> Result<Set, StoreError> {
+        let read = {
+            let mut next = self.shared.next.lock().expect("no panic while it is held");
+            next.get_or_insert_with(|| self.shared.clone().read_once().boxed().shared())
+                .clone()
+        };
+        read.await
+    }
+
+    pub(super) async fn put(&self, proxy: &Proxy) -> Result<(), StoreError> {
+        let name = format!("{PREFIX}{}", proxy.instance);
+        self.shared
+            .store
+            .put_record(&name, Some(proxy.to_record()))
+            .await
+    }
+
+    pub(super) async fn remove(&self, instance: &str) -> Result<(), StoreError> {
+        self.shared
+            .store
+            .put_record(&format!("{PREFIX}{instance}"), None)
+            .await
+    }
+}
+
+impl Drop for Proxies {
+    fn drop(&mut self) {
+        // A read whose callers all went away before it began holds the store.
+        if let Ok(mut next) = self.shared.next.lock() {
+            next.take();
+        }
+    }
+}
+
+impl Reads {
+    async fn read_once(self: Arc<Self>) -> Result<Set, StoreError> {
+        let _turn = self.one_at_a_time.acquire().await.expect("never closed");
+        // The read begins: who asks from now on may have been granted after it, and needs the next.
+        self.next.lock().expect("no panic while it is held").take();
+        let records = self.store.records(PREFIX).await?;
+        let mut parsed = self.parsed.lock().expect("no panic while it is held");
+        if parsed.0 != records {
+            let proxies: Result<Vec<Proxy>, StoreError> = records
+                .iter()
+                .map(|(name, value)| Proxy::from_record(name, value))
+                .collect();
+            *parsed = (records, Arc::new(proxies?));
+        }
+        Ok(parsed.1.clone())
+    }
+}

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use ringfence::proto::lock_service_client::LockServiceClient;
-use ringfence::proto::{AcquireRequest, AcquireResponse, CloseSessionRequest, OpenSessionRequest};
+use ringfence::proto::{
+    AcquireRequest, AcquireResponse, CloseSessionRequest, OpenSessionRequest, ReleaseRequest,
+};
 use tonic::transport::Channel;
 
 use crate::stack::{Lockd, signal};
@@ -23,6 +25,22 @@ impl Holder {
         let request = OpenSessionRequest { ttl_ms, holder: "test".to_owned() };
         let session = client.open_session(request).await.unwrap().into_inner().session;
         Holder { client, session }
+    }
+
+    /// The same session through another lockd.
+    pub async fn resume(lockd: &Lockd, session: &str) -> Holder {
+        let client = LockServiceClient::connect(lockd.url()).await.unwrap();
+        Holder { client, session: session.to_owned() }
+    }
+
+    pub async fn release(&mut self, lock: &str, token: u64) -> bool {
+        let request = ReleaseRequest {
+            session: self.session.clone(),
+            lock: lock.to_owned(),
+            token,
+            close: false,
+        };
+        self.client.release(request).await.unwrap().into_inner().released
     }
 
     pub async fn acquire(

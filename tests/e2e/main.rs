@@ -8,6 +8,7 @@ mod backend;
 mod clients;
 mod crash;
 mod disk;
+mod lockds;
 mod paused_writer;
 mod proxies;
 mod stack;

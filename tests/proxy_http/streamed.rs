@@ -65,7 +65,11 @@ async fn a_revoked_stream_is_reset_without_its_tail() {
     fresh.send(OK).await;
     assert_eq!(reader.reply().await.status, 200);
     assert_eq!(backend.end().await, End::Reset);
-    assert!(!backend.text().contains("4567"), "the tail left: {}", backend.text());
+    assert!(
+        !backend.text().contains("4567"),
+        "the tail left: {}",
+        backend.text()
+    );
     client.reply().await.refused(412, "stale");
 }
 
@@ -76,7 +80,10 @@ async fn a_client_that_goes_away_half_way_leaves_nothing() {
     let (client, mut backend) = half_way(&world, &old).await;
     drop(client);
     assert_eq!(backend.end().await, End::Reset);
-    assert_eq!(world.pass(&put("/accounts/7/x", &new, "v")).await.1.status, 200);
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &new, "v")).await.1.status,
+        200
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,7 +94,10 @@ async fn a_backend_that_is_lost_half_way_has_applied_nothing() {
     backend.reset();
     let problem = client.reply().await.refused(503, "busy");
     assert_eq!(problem["outcome"], "not-applied");
-    assert_eq!(world.pass(&put("/accounts/7/x", &new, "v")).await.1.status, 200);
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &new, "v")).await.1.status,
+        200
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,11 +105,16 @@ async fn an_early_answer_passes_and_ends_the_write() {
     let mut world = World::new(&Setup::listener(DISCARDED)).await;
     let (old, new) = (world.ticket("accounts/7", 1), world.ticket("accounts/7", 2));
     let (mut client, mut backend) = half_way(&world, &old).await;
-    backend.send(b"HTTP/1.1 507 Full\r\ncontent-length: 4\r\n\r\nfull").await;
+    backend
+        .send(b"HTTP/1.1 507 Full\r\ncontent-length: 4\r\n\r\nfull")
+        .await;
     let reply = client.reply().await;
     assert_eq!((reply.status, reply.body.as_str()), (507, "full"));
     assert_eq!(backend.end().await, End::Reset);
-    assert_eq!(world.pass(&put("/accounts/7/x", &new, "v")).await.1.status, 200);
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &new, "v")).await.1.status,
+        200
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,19 +126,26 @@ async fn a_stream_whose_backend_is_lost_after_the_tail_is_unknown() {
     backend.at_least(WHOLE.len()).await;
     backend.reset();
     client.reply().await.refused(502, "unknown");
-    world.ask(&get("/accounts/7/x", &new)).await.refused(503, "busy");
+    world
+        .ask(&get("/accounts/7/x", &new))
+        .await
+        .refused(503, "busy");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_body_the_head_is_the_release() {
     let world = World::new(&Setup::listener(DISCARDED)).await;
     let (old, new) = (world.ticket("accounts/7", 1), world.ticket("accounts/7", 2));
-    let delete = format!("DELETE /accounts/7/x HTTP/1.1\r\nHost: b\r\nFencing-Token: {old}\r\n\r\n");
+    let delete =
+        format!("DELETE /accounts/7/x HTTP/1.1\r\nHost: b\r\nFencing-Token: {old}\r\n\r\n");
     let mut client = world.client().await;
     client.send(delete.as_bytes()).await;
     let mut backend = world.backend.accept().await;
     backend.request().await;
-    world.ask(&get("/accounts/7/x", &new)).await.refused(503, "busy");
+    world
+        .ask(&get("/accounts/7/x", &new))
+        .await
+        .refused(503, "busy");
     backend.send(OK).await;
     assert_eq!(client.reply().await.status, 200);
 }

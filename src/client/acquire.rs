@@ -176,7 +176,10 @@ const REASON_KEY: &str = "ringfence-reason";
 /// Reads a refusal.
 fn judge(status: &Status, core: &Core) -> Result<Next, ClientError> {
     use std::error::Error as _;
-    let reason = status.metadata().get(REASON_KEY).and_then(|word| word.to_str().ok());
+    let reason = status
+        .metadata()
+        .get(REASON_KEY)
+        .and_then(|word| word.to_str().ok());
     match (status.code(), reason) {
         _ if status.source().is_some() => Ok(Next::SameAttempt),
         // Not sealed, or a store or service that cannot serve now: what stands in the queue, if
@@ -187,7 +190,9 @@ fn judge(status: &Status, core: &Core) -> Result<Next, ClientError> {
         (Code::FailedPrecondition, Some("attempt-over" | "place-gone")) => Ok(Next::NewAttempt),
         (Code::FailedPrecondition, Some("session-gone")) => {
             core.lease.send_modify(Lease::end);
-            Err(ClientError::SessionLost { reason: describe(status) })
+            Err(ClientError::SessionLost {
+                reason: describe(status),
+            })
         }
         _ => Err(ClientError::refused(status)),
     }

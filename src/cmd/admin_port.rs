@@ -36,7 +36,10 @@ pub(super) struct Ready {
 impl Ready {
     /// Not ready yet, for this reason.
     pub(super) fn not_yet(missing: &'static str) -> Arc<Ready> {
-        Arc::new(Ready { ready: AtomicBool::new(false), missing })
+        Arc::new(Ready {
+            ready: AtomicBool::new(false),
+            missing,
+        })
     }
 
     /// Ready from now on.
@@ -48,7 +51,11 @@ impl Ready {
 
 impl Readiness for Ready {
     fn check(&self) -> Result<(), String> {
-        if self.ready.load(Ordering::Relaxed) { Ok(()) } else { Err(self.missing.to_owned()) }
+        if self.ready.load(Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err(self.missing.to_owned())
+        }
     }
 }
 
@@ -68,8 +75,9 @@ impl AdminPort {
         metrics: PrometheusHandle,
         readiness: Arc<dyn Readiness>,
     ) -> Result<AdminPort, Failure> {
-        let address =
-            listener.local_addr().map_err(|error| Failure::because("admin port", error))?;
+        let address = listener
+            .local_addr()
+            .map_err(|error| Failure::because("admin port", error))?;
         let (stop, stopped) = oneshot::channel::<()>();
         let server = tokio::spawn(admin::serve(
             listener,
@@ -80,7 +88,11 @@ impl AdminPort {
                 let _ = stopped.await;
             },
         ));
-        Ok(AdminPort { address, stop, server })
+        Ok(AdminPort {
+            address,
+            stop,
+            server,
+        })
     }
 
     /// Where it listens.

@@ -72,15 +72,29 @@ async fn show(args: KeysShowArgs) -> Result<u8, Failure> {
 
 async fn ask(address: &str) -> Result<Vec<crate::proto::PublicKey>, Failure> {
     let unreachable = |error: &dyn std::fmt::Display| {
-        Failure::new(exit::UNREACHABLE, format!("no lock service answers at {address}: {error}"))
+        Failure::new(
+            exit::UNREACHABLE,
+            format!("no lock service answers at {address}: {error}"),
+        )
     };
     let endpoint = Endpoint::from_shared(address.to_owned()).map_err(|error| {
-        Failure::new(exit::USAGE, format!("not the address of a lock service: {address} ({error})"))
+        Failure::new(
+            exit::USAGE,
+            format!("not the address of a lock service: {address} ({error})"),
+        )
     })?;
     let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
-    let channel = endpoint.connect().await.map_err(|error| unreachable(&error))?;
-    let keys = RegistryServiceClient::new(channel).keys(KeysRequest {}).await;
-    Ok(keys.map_err(|status| unreachable(&status.message()))?.into_inner().keys)
+    let channel = endpoint
+        .connect()
+        .await
+        .map_err(|error| unreachable(&error))?;
+    let keys = RegistryServiceClient::new(channel)
+        .keys(KeysRequest {})
+        .await;
+    Ok(keys
+        .map_err(|status| unreachable(&status.message()))?
+        .into_inner()
+        .keys)
 }
 
 fn print_keys(keys: &[crate::proto::PublicKey], output: Output) -> Result<u8, Failure> {

@@ -171,7 +171,8 @@ impl Fake {
             .is_some_and(|last| request.attempt <= *last)
         {
             let mut over = Status::failed_precondition("attempt is over");
-            over.metadata_mut().insert("ringfence-reason", "attempt-over".parse().unwrap());
+            over.metadata_mut()
+                .insert("ringfence-reason", "attempt-over".parse().unwrap());
             return Err(over);
         }
         let token = state.tokens + 1;

@@ -6,7 +6,6 @@
 //! It talks to the demo over its pipes, one line per step: see [`Step`].
 
 use bytes::Bytes;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::mpsc;
 
 use crate::cli::DemoWriterArgs;
@@ -58,20 +57,27 @@ impl Step {
 /// Takes the lock, begins to write, and finishes when a line comes on stdin.
 pub async fn run(args: DemoWriterArgs) -> Result<u8, Failure> {
     let client = Client::new([args.lockd.clone()])?;
-    let options =
-        SessionOptions { ttl: args.ttl, holder: "writer A".to_owned(), ..SessionOptions::default() };
+    let options = SessionOptions {
+        ttl: args.ttl,
+        holder: "writer A".to_owned(),
+        ..SessionOptions::default()
+    };
     let session = client.open_session(options).await?;
     let guard = session.acquire(&args.name, Wait::Forever).await?;
     print_line(&Step::Held(guard.token().to_string()).line())?;
 
-    let mut stdin = BufReader::new(tokio::io::stdin()).lines();
-    let mut next_line = async || stdin.next_line().await.map_err(|e| Failure::because("stdin", e));
     next_line().await?;
     if !guard.is_held() {
-        return Err(Failure::new(exit::LOST, "the lock is lost before the write began"));
+        return Err(Failure::new(
+            exit::LOST,
+            "the lock is lost before the write began",
+        ));
     }
     let content = Bytes::from(args.content.into_bytes());
-    let (first, rest) = (content.slice(..content.len() / 2), content.slice(content.len() / 2..));
+    let (first, rest) = (
+        content.slice(..content.len() / 2),
+        content.slice(content.len() / 2..),
+    );
     let (parts, body) = mpsc::channel(1);
     let writing = http::put_slowly(&args.target, guard.ticket(), content.len(), body);
     let feeding = async {
@@ -93,6 +99,17 @@ pub async fn run(args: DemoWriterArgs) -> Result<u8, Failure> {
     };
     print_line(&step.line())?;
     Ok(exit::OK)
+}
+
+/// Waits for a line on stdin.
+async fn next_line() -> Result<(), Failure> {
+    let reading = || std::io::stdin().read_line(&mut String::new());
+    match tokio::task::spawn_blocking(reading).await {
+        Ok(Ok(1..)) => Ok(()),
+        Ok(Ok(0)) => Err(Failure::new(exit::FAILED, "the demo is gone")),
+        Ok(Err(error)) => Err(Failure::because("stdin", error)),
+        Err(error) => Err(Failure::because("stdin", error)),
+    }
 }
 
 #[cfg(test)]

@@ -50,7 +50,10 @@ impl Endpoints {
         let mut channels = Vec::with_capacity(addresses.len());
         for address in addresses {
             if !address.starts_with("http://") {
-                return Err(refused(address, "it must begin with http:// (TLS is not built in)"));
+                return Err(refused(
+                    address,
+                    "it must begin with http:// (TLS is not built in)",
+                ));
             }
             let endpoint = Endpoint::from_shared(address.clone())
                 .map_err(|error| refused(address, &error.to_string()))?
@@ -62,27 +65,32 @@ impl Endpoints {
             channels.push((address.clone(), endpoint.connect_lazy()));
         }
         if channels.is_empty() {
-            return Err(StoreError::Refused("no etcd endpoint is configured".to_owned()));
+            return Err(StoreError::Refused(
+                "no etcd endpoint is configured".to_owned(),
+            ));
         }
-        Ok(Endpoints { channels, current: AtomicUsize::new(0) })
+        Ok(Endpoints {
+            channels,
+            current: AtomicUsize::new(0),
+        })
     }
 
     /// The member in use.
     pub fn member(&self) -> Member {
         // Relaxed: only a hint, nothing else is published with it.
         let index = self.current.load(Ordering::Relaxed) % self.channels.len();
-        Member { channel: self.channels[index].1.clone(), index }
+        Member {
+            channel: self.channels[index].1.clone(),
+            index,
+        }
     }
 
     /// Goes on to the next member, unless another call has done so since.
     pub fn failed(&self, member: &Member, why: &dyn std::fmt::Display) {
         let next = (member.index + 1) % self.channels.len();
-        let changed = self.current.compare_exchange(
-            member.index,
-            next,
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
+        let changed =
+            self.current
+                .compare_exchange(member.index, next, Ordering::Relaxed, Ordering::Relaxed);
         if changed.is_ok() {
             let (from, to) = (&self.channels[member.index].0, &self.channels[next].0);
             tracing::warn!(%from, %to, %why, "etcd: member failed");
@@ -97,7 +105,9 @@ impl Endpoints {
         let member = self.member();
         let answer = match tokio::time::timeout(CALL_MAX, make(member.channel.clone())).await {
             Ok(answer) => answer.map(Response::into_inner),
-            Err(_) => Err(Status::deadline_exceeded(format!("no answer in {CALL_MAX:?}"))),
+            Err(_) => Err(Status::deadline_exceeded(format!(
+                "no answer in {CALL_MAX:?}"
+            ))),
         };
         if let Err(status) = &answer
             && blames_member(status)
@@ -109,12 +119,14 @@ impl Endpoints {
 
     /// One transaction.
     pub async fn txn(&self, txn: TxnRequest) -> Result<TxnResponse, Status> {
-        self.call(async |channel| kv(channel).txn(request(txn)).await).await
+        self.call(async |channel| kv(channel).txn(request(txn)).await)
+            .await
     }
 
     /// One range.
     pub async fn range(&self, range: RangeRequest) -> Result<RangeResponse, Status> {
-        self.call(async |channel| kv(channel).range(request(range)).await).await
+        self.call(async |channel| kv(channel).range(request(range)).await)
+            .await
     }
 }
 
@@ -134,7 +146,11 @@ pub fn request<T>(message: T) -> Request<T> {
 fn blames_member(status: &Status) -> bool {
     matches!(
         status.code(),
-        Code::Unavailable | Code::DeadlineExceeded | Code::Unknown | Code::Internal | Code::Cancelled
+        Code::Unavailable
+            | Code::DeadlineExceeded
+            | Code::Unknown
+            | Code::Internal
+            | Code::Cancelled
     )
 }
 

@@ -40,14 +40,20 @@ pub struct Generations {
 impl Generations {
     /// Reads the record; `None`: it was never written.
     pub fn read(kv: Option<&KeyValue>) -> Result<Generations, StoreError> {
-        let Some(kv) = kv else { return Ok(Generations::default()) };
+        let Some(kv) = kv else {
+            return Ok(Generations::default());
+        };
         let stored: Stored = serde_json::from_slice(&kv.value)
             .map_err(|error| StoreError::Corrupt(format!("token generation: {error}")))?;
         let mut since = stored.earlier;
         since.push((kv.mod_revision, stored.generation));
-        let ascending = since.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1);
+        let ascending = since
+            .windows(2)
+            .all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1);
         if !ascending || stored.generation > GENERATION_MAX {
-            return Err(StoreError::Corrupt(format!("token generation: {since:?} not ascending")));
+            return Err(StoreError::Corrupt(format!(
+                "token generation: {since:?} not ascending"
+            )));
         }
         Ok(Generations { since })
     }
@@ -86,12 +92,17 @@ impl Generations {
         }
         let generation = (token.get() >> REVISION_BITS) + 1;
         if generation > GENERATION_MAX {
-            return Err(StoreError::Refused(format!("no generation is above that of {token}")));
+            return Err(StoreError::Refused(format!(
+                "no generation is above that of {token}"
+            )));
         }
         let earlier = self.since[self.since.len().saturating_sub(EARLIER_MAX)..].to_vec();
-        serde_json::to_vec(&Stored { generation, earlier })
-            .map(Some)
-            .map_err(|error| StoreError::Corrupt(format!("token generation: {error}")))
+        serde_json::to_vec(&Stored {
+            generation,
+            earlier,
+        })
+        .map(Some)
+        .map_err(|error| StoreError::Corrupt(format!("token generation: {error}")))
     }
 }
 
@@ -100,7 +111,11 @@ mod tests {
     use super::*;
 
     fn record(value: Vec<u8>, mod_revision: i64) -> KeyValue {
-        KeyValue { value: value.into(), mod_revision, ..KeyValue::default() }
+        KeyValue {
+            value: value.into(),
+            mod_revision,
+            ..KeyValue::default()
+        }
     }
 
     #[test]
@@ -126,19 +141,42 @@ mod tests {
     #[test]
     fn what_needs_no_raise_and_what_cannot_be_raised() {
         let none = Generations::default();
-        assert_eq!(none.raised_above(Token::new(20).unwrap(), 20).unwrap(), None);
-        assert!(none.raised_above(Token::new(21).unwrap(), 20).unwrap().is_some());
-        assert!(matches!(none.raised_above(Token::MAX, 20), Err(StoreError::Refused(_))));
+        assert_eq!(
+            none.raised_above(Token::new(20).unwrap(), 20).unwrap(),
+            None
+        );
+        assert!(
+            none.raised_above(Token::new(21).unwrap(), 20)
+                .unwrap()
+                .is_some()
+        );
+        assert!(matches!(
+            none.raised_above(Token::MAX, 20),
+            Err(StoreError::Refused(_))
+        ));
     }
 
     #[test]
     fn a_damaged_record_is_corrupt() {
-        for bad in ["", "{}", r#"{"generation":1,"earlier":[[9,1]]}"#, r#"{"generation":99999,"earlier":[]}"#]
-        {
+        for bad in [
+            "",
+            "{}",
+            r#"{"generation":1,"earlier":[[9,1]]}"#,
+            r#"{"generation":99999,"earlier":[]}"#,
+        ] {
             let read = Generations::read(Some(&record(bad.into(), 21)));
-            assert!(matches!(read, Err(StoreError::Corrupt(_))), "{bad}: {read:?}");
+            assert!(
+                matches!(read, Err(StoreError::Corrupt(_))),
+                "{bad}: {read:?}"
+            );
         }
-        assert!(matches!(Generations::default().token(1 << 48), Err(StoreError::Corrupt(_))));
-        assert!(matches!(Generations::default().token(0), Err(StoreError::Corrupt(_))));
+        assert!(matches!(
+            Generations::default().token(1 << 48),
+            Err(StoreError::Corrupt(_))
+        ));
+        assert!(matches!(
+            Generations::default().token(0),
+            Err(StoreError::Corrupt(_))
+        ));
     }
 }

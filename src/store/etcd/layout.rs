@@ -56,7 +56,9 @@ pub struct KeyRange {
 
 impl Layout {
     pub fn new(prefix: &str) -> Layout {
-        Layout { prefix: prefix.to_owned() }
+        Layout {
+            prefix: prefix.to_owned(),
+        }
     }
 
     pub fn entry(&self, lock: &LockName, lease: i64) -> Bytes {
@@ -95,7 +97,10 @@ impl Layout {
     /// it, so that their writes do not wake the watch.
     pub fn watch_range(&self) -> KeyRange {
         let end = below(self.prefix.clone().into_bytes()).end;
-        KeyRange { start: self.generation(), end }
+        KeyRange {
+            start: self.generation(),
+            end,
+        }
     }
 
     /// The lock and the session, if this key and value is an entry.
@@ -103,7 +108,9 @@ impl Layout {
         if kv.lease <= 0 {
             return None;
         }
-        let key = std::str::from_utf8(&kv.key).ok()?.strip_prefix(&self.prefix)?;
+        let key = std::str::from_utf8(&kv.key)
+            .ok()?
+            .strip_prefix(&self.prefix)?;
         let (lock, lease) = key.rsplit_once('/')?;
         let session: SessionId = lease.parse().ok()?;
         if session.0 != kv.lease.unsigned_abs() {
@@ -120,11 +127,17 @@ fn below(prefix: Vec<u8>) -> KeyRange {
     while let Some(last) = end.pop() {
         if last < u8::MAX {
             end.push(last + 1);
-            return KeyRange { start: prefix.into(), end: end.into() };
+            return KeyRange {
+                start: prefix.into(),
+                end: end.into(),
+            };
         }
     }
     let start = if prefix.is_empty() { vec![0] } else { prefix };
-    KeyRange { start: start.into(), end: vec![0].into() }
+    KeyRange {
+        start: start.into(),
+        end: vec![0].into(),
+    }
 }
 
 /// The lease of a session; `None` for an id that etcd can never have given.
@@ -139,7 +152,9 @@ pub fn attempt_text(attempt: u64) -> Bytes {
 
 /// The attempt in such a text.
 pub fn parse_attempt(text: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(text).ok().filter(|text| text.len() == 16)?;
+    let text = std::str::from_utf8(text)
+        .ok()
+        .filter(|text| text.len() == 16)?;
     u64::from_str_radix(text, 16).ok()
 }
 
@@ -148,7 +163,11 @@ mod tests {
     use super::*;
 
     fn kv(key: &str, lease: i64) -> KeyValue {
-        KeyValue { key: key.to_owned().into(), lease, ..KeyValue::default() }
+        KeyValue {
+            key: key.to_owned().into(),
+            lease,
+            ..KeyValue::default()
+        }
     }
 
     fn parse(prefix: &str, key: &str, lease: i64) -> Option<(String, u64)> {
@@ -162,7 +181,10 @@ mod tests {
         assert_eq!(parse("", "a/1/2b", 0x2b), Some(("a/1".into(), 0x2b)));
         assert_eq!(parse("p/", "p/a/2b", 0x2b), Some(("a".into(), 0x2b)));
         let max = format!("a/{:x}", i64::MAX);
-        assert_eq!(parse("", &max, i64::MAX), Some(("a".into(), i64::MAX as u64)));
+        assert_eq!(
+            parse("", &max, i64::MAX),
+            Some(("a".into(), i64::MAX as u64))
+        );
     }
 
     #[test]
@@ -187,20 +209,29 @@ mod tests {
             assert_eq!(parse("", key, lease), None, "{key:?} with lease {lease:x}");
         }
         assert_eq!(parse("p/", "orders/1f", 0x1f), None);
-        assert_eq!(Layout::new("").parse_entry(&KeyValue {
-            key: vec![0xff, b'/', b'1'].into(),
-            lease: 1,
-            ..KeyValue::default()
-        }), None);
+        assert_eq!(
+            Layout::new("").parse_entry(&KeyValue {
+                key: vec![0xff, b'/', b'1'].into(),
+                lease: 1,
+                ..KeyValue::default()
+            }),
+            None
+        );
     }
 
     #[test]
     fn ranges_end_before_the_next_prefix() {
         let lock = LockName::new("a").unwrap();
         let range = Layout::new("p").lock_range(&lock);
-        assert_eq!((&range.start[..], &range.end[..]), (&b"pa/"[..], &b"pa0"[..]));
+        assert_eq!(
+            (&range.start[..], &range.end[..]),
+            (&b"pa/"[..], &b"pa0"[..])
+        );
         let all = Layout::new("").watch_range();
-        assert_eq!((&all.start[..], &all.end[..]), (&b"\0ringfence/token-generation"[..], &[0][..]));
+        assert_eq!(
+            (&all.start[..], &all.end[..]),
+            (&b"\0ringfence/token-generation"[..], &[0][..])
+        );
         assert_eq!(below(vec![b'a', 0xff]).end, vec![b'b']);
         assert_eq!(below(vec![0xff]).end, vec![0]);
         let layout = Layout::new("p/");

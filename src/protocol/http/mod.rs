@@ -113,25 +113,22 @@ impl HttpRules {
         let (path, query) = path::split_target(head.target)
             .ok_or_else(|| Refusal::malformed("the request target is not a path"))?;
         let covering = self.cover(path, head.method);
-        let class = |kind, locks| RequestClass {
-            kind,
-            locks,
-            tickets: facts.tickets.clone(),
-            operation: head.method,
-        };
         let overridden = facts.overrides_method || path::overrides_method(query);
-        match covering.kind(head.method, overridden) {
-            Kind::Read => Ok(class(Kind::Read, covering.locks)),
-            Kind::Write => {
-                if let Some(doubt) = covering.doubt {
-                    return Err(Refusal::unclassified(doubt));
-                }
-                if covering.locks.is_empty() && self.unmatched == Unmatched::Reject {
-                    return Err(Refusal::unclassified("no rule covers this write"));
-                }
-                Ok(class(Kind::Write, covering.locks))
+        let kind = covering.kind(head.method, overridden);
+        if kind == Kind::Write {
+            if let Some(doubt) = covering.doubt {
+                return Err(Refusal::unclassified(doubt));
+            }
+            if covering.locks.is_empty() && self.unmatched == Unmatched::Reject {
+                return Err(Refusal::unclassified("no rule covers this write"));
             }
         }
+        Ok(RequestClass {
+            kind,
+            locks: covering.locks,
+            tickets: facts.tickets,
+            operation: head.method,
+        })
     }
 
     fn cover(&self, path: &[u8], method: &str) -> Covering {

@@ -71,8 +71,9 @@ pub fn overrides_method(query: &[u8]) -> bool {
 
 /// A path, read for matching.
 pub enum Path<'a> {
-    /// Every reader sees the same segments: the text between its first and its last slash.
-    Plain(&'a str),
+    /// Every reader sees the same segments: the text between its first and its last slash, and the
+    /// first of them.
+    Plain(&'a str, &'a str),
     /// Anything else.
     Decoded(Decoded),
 }
@@ -91,7 +92,10 @@ impl<'a> Path<'a> {
     pub fn read(path: &'a [u8]) -> Path<'a> {
         let body = path.strip_prefix(b"/").unwrap_or(path);
         match std::str::from_utf8(body) {
-            Ok(text) if is_plain(body) => Path::Plain(text.strip_suffix('/').unwrap_or(text)),
+            Ok(text) if is_plain(body) => {
+                let text = text.strip_suffix('/').unwrap_or(text);
+                Path::Plain(text, text.split('/').next().unwrap_or(text))
+            }
             _ => Path::Decoded(Decoded::read(body)),
         }
     }
@@ -99,8 +103,9 @@ impl<'a> Path<'a> {
     /// Whether the pattern covers it, under all readings together.
     pub fn matches<'s>(&'s self, pattern: &Pattern) -> Match<'s> {
         match self {
-            Path::Plain("") => pattern.matches(std::iter::empty()),
-            Path::Plain(text) => pattern.matches(text.split('/').map(|text| Segment {
+            Path::Plain("", _) => pattern.matches(std::iter::empty()),
+            Path::Plain(_, first) if pattern.rejects_first(first) => Match::No,
+            Path::Plain(text, _) => pattern.matches(text.split('/').map(|text| Segment {
                 text,
                 certain: true,
             })),

@@ -151,6 +151,7 @@ impl<'h> Address<'h> {
             _ if self.anything => Match::Maybe,
             // The whole service: every bucket.
             None => Match::Maybe,
+            Some(name) if pattern.rejects_first(name) => Match::No,
             Some(name) => {
                 let segment = Segment {
                     text: name,

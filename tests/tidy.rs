@@ -1,5 +1,5 @@
-//! What no compiler checks: who imports whom (ARCHITECTURE.md), what the pure cores never touch, how
-//! long files and lines are, and that nothing of one machine is in the repository.
+//! What no compiler checks: who imports whom (ARCHITECTURE.md), what the pure cores never touch,
+//! how long files and lines are, and that nothing of one machine is in the repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,11 +46,12 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
         ],
     ),
     ("admin", &["audit", "proto", "telemetry"]),
-    ("cli", &[]),
+    // The bounds of its arguments.
+    ("cli", &["client"]),
 ];
 
 /// What the pure cores never name, and why: time is an argument, and they do no I/O.
-const NEVER_IN_CORES: [&str; 14] = [
+const NEVER_IN_CORES: [&str; 17] = [
     "tokio",
     "tonic",
     "hyper",
@@ -64,7 +65,10 @@ const NEVER_IN_CORES: [&str; 14] = [
     "SystemTime",
     "Instant::now",
     "clock::boottime",
-    "tracing::{",
+    "tracing::debug",
+    "tracing::info",
+    "tracing::warn",
+    "tracing::error",
 ];
 
 const CORES: [&str; 3] = ["gate", "protocol", "queue"];
@@ -228,7 +232,7 @@ fn names(code: &str, word: &str) -> bool {
     code.match_indices(word).any(|(at, _)| {
         let before = code[..at].chars().next_back().is_some_and(part);
         let after = code[at + word.len()..].chars().next().is_some_and(part);
-        !before && !(after && word.ends_with(part))
+        !(before || after && word.ends_with(part))
     })
 }
 

@@ -11,6 +11,7 @@ use crate::config::{LockdConfig, SealMode, StoreConfig};
 use crate::lockd::{self, Lockd, SigningKeys};
 use crate::store::Store;
 use crate::store::embedded::EmbeddedStore;
+use crate::store::etcd::{EtcdConfig, EtcdStore};
 
 use super::admin_port::{AdminPort, Ready, bind, install_metrics};
 use super::exit::{self, Failure};
@@ -91,7 +92,16 @@ async fn open_store(config: &LockdConfig) -> Result<Arc<dyn Store>, Failure> {
                 .map_err(|error| Failure::because(folder.join(STORE_FILE).display(), error))?;
             Ok(Arc::new(store))
         }
-        StoreConfig::Etcd(_) => todo!(),
+        StoreConfig::Etcd(cluster) => {
+            let cluster = EtcdConfig {
+                endpoints: cluster.endpoints.clone(),
+                prefix: cluster.prefix.clone(),
+            };
+            let store = EtcdStore::open(&cluster)
+                .await
+                .map_err(|error| Failure::because("etcd", error))?;
+            Ok(Arc::new(store))
+        }
     }
 }
 

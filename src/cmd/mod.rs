@@ -5,10 +5,13 @@
 
 mod admin_port;
 mod audit;
+mod demo;
+mod dev;
 mod exit;
 mod keys;
 mod lock;
 mod lockd;
+mod proxy;
 mod locks;
 mod proxy_client;
 mod seal;
@@ -62,7 +65,10 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Audit(AuditCommand::Tail(args)) => audit::tail(args).await,
         Command::Keys(command) => keys::run(command).await,
         Command::Lockd(args) => lockd::run(args).await,
-        _ => todo!(),
+        Command::Proxy(args) => proxy::run(args).await,
+        Command::Dev(args) => dev::run(args).await,
+        Command::Demo(args) => demo::run(args).await,
+        Command::DemoWriter(args) => demo::run_writer(args).await,
     }
 }
 

@@ -21,4 +21,4 @@ pub mod upstream;
 pub mod watermarks;
 pub mod withheld;
 
-pub use start::{Options, Proxy, StartError, start};
+pub use start::{Health, Options, Proxy, StartError, start};

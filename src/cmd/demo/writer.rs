@@ -6,7 +6,6 @@
 //! It talks to the demo over its pipes, one line per step: see [`Step`].
 
 use bytes::Bytes;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::sync::mpsc;
 
 use crate::cli::DemoWriterArgs;
@@ -64,8 +63,6 @@ pub async fn run(args: DemoWriterArgs) -> Result<u8, Failure> {
     let guard = session.acquire(&args.name, Wait::Forever).await?;
     print_line(&Step::Held(guard.token().to_string()).line())?;
 
-    let mut stdin = BufReader::new(tokio::io::stdin()).lines();
-    let mut next_line = async || stdin.next_line().await.map_err(|e| Failure::because("stdin", e));
     next_line().await?;
     if !guard.is_held() {
         return Err(Failure::new(exit::LOST, "the lock is lost before the write began"));
@@ -93,6 +90,17 @@ pub async fn run(args: DemoWriterArgs) -> Result<u8, Failure> {
     };
     print_line(&step.line())?;
     Ok(exit::OK)
+}
+
+/// Waits for a line on stdin.
+async fn next_line() -> Result<(), Failure> {
+    let reading = || std::io::stdin().read_line(&mut String::new());
+    match tokio::task::spawn_blocking(reading).await {
+        Ok(Ok(1..)) => Ok(()),
+        Ok(Ok(0)) => Err(Failure::new(exit::FAILED, "the demo is gone")),
+        Ok(Err(error)) => Err(Failure::because("stdin", error)),
+        Err(error) => Err(Failure::because("stdin", error)),
+    }
 }
 
 #[cfg(test)]

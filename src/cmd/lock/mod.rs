@@ -3,8 +3,8 @@
 //! Invariants:
 //! - CMD starts only after the grant, and the lock is released only when no process of CMD's group
 //!   is left.
-//! - CMD's group gets SIGTERM before the lease can have ended, by the session's local deadline. Where
-//!   that was impossible because this process did not run, the group is killed at once.
+//! - CMD's group gets SIGTERM before the lease can have ended, by the session's local deadline.
+//!   Where that was impossible because this process did not run, the group is killed at once.
 //!
 //! What this cannot do: end a process that left the group (setsid), or act while stopped. The
 //! ticket is what makes such writers harmless.

@@ -134,7 +134,8 @@ async fn end_lost(
     group: &Group,
 ) -> io::Result<Outcome> {
     let (lock, token) = (guard.lock(), guard.token());
-    // The service's own word comes while the deadline is ahead; after it, another may hold the lock.
+    // The service's own word comes while the deadline is ahead; after it, another may hold the
+    // lock.
     let late = lost == Lost::Expired || (lost != Lost::Ended && !guard.is_held());
     if late {
         eprintln!("ringfence: lock {lock} (token {token}): {lost}; killing CMD");

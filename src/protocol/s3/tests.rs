@@ -199,11 +199,7 @@ fn a_signature_over_the_ticket_is_refused() {
     assert_eq!(told("PUT", query, &[]), Err(Code::Invalid));
 }
 
-fn delete<'h>(
-    rules: &S3Rules,
-    target: &'h str,
-    body: &[u8],
-) -> Result<(Kind, Vec<String>), Refusal> {
+fn delete(rules: &S3Rules, target: &str, body: &[u8]) -> Result<(Kind, Vec<String>), Refusal> {
     match classify(rules, "POST", target, &[("fencing-token", b"t")])? {
         Classified::NeedsBody(pending) => {
             let class = rules.classify_body(pending, body)?;

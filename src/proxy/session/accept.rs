@@ -159,7 +159,6 @@ fn server(head_bytes_max: usize) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_MAX)
         .preserve_header_case(true)
-        .pipeline_flush(true)
         // The backend's own date passes; a second one would be a lie about the first.
         .auto_date_header(false)
         .max_buf_size(head_bytes_max);

@@ -43,6 +43,11 @@ pub fn head<'h>(
     headers: &'h [(&'h str, &'h [u8])],
 ) -> Result<Head<'h>, Refusal> {
     let authority = parts.uri.authority().map(|authority| authority.as_str());
+    if parts.version == hyper::Version::HTTP_11 && !parts.headers.contains_key(hyper::header::HOST)
+    {
+        // RFC 9112 3.2: "A server MUST respond with a 400" to it.
+        return Err(Refusal::malformed("host is missing"));
+    }
     if parts.version < hyper::Version::HTTP_2 {
         check_authority(parts, authority)?;
     }

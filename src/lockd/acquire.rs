@@ -18,7 +18,7 @@ use crate::lockd::Core;
 use crate::lockd::place::{Joining, Place};
 use crate::lockd::seal::{self, Unsealed};
 use crate::lockd::status::Error;
-use crate::store::{Enqueue, Enqueued, SessionId};
+use crate::store::{Enqueue, Enqueued, SessionId, StoreError};
 use crate::ticket::{SealScope, Ticket};
 use crate::token::Token;
 
@@ -60,18 +60,17 @@ impl Attempt {
         }
     }
 
-    /// What to try after the store said that `last` is the last attempt: its re-entry of the same
-    /// attempt; a new attempt where the choice is ours; nothing otherwise.
-    fn after(self, last: u64) -> Option<Attempt> {
-        let last_client = last >> REENTRY_BITS;
-        let stored = if self.client == 0 {
-            last_client.checked_add(1)?.checked_mul(1 << REENTRY_BITS)?
-        } else if last_client == self.client && last > self.stored {
-            last
-        } else {
-            return None;
-        };
-        Some(Attempt { stored, ..self })
+    /// What to try where the choice is ours and the store said that `last` is over or stands.
+    fn above(self, last: u64) -> Option<Attempt> {
+        let stored = (last >> REENTRY_BITS)
+            .checked_add(1)?
+            .checked_mul(1 << REENTRY_BITS)?;
+        (self.client == 0).then_some(Attempt { stored, ..self })
+    }
+
+    /// Whether an entry with this stored attempt was written by the same attempt of the client.
+    fn wrote(self, stored: u64) -> bool {
+        stored >> REENTRY_BITS == self.client
     }
 
     fn reentry(self) -> Attempt {
@@ -183,7 +182,7 @@ async fn stand(core: &Arc<Core>, wanted: &mut Wanted) -> Result<(Place, bool), E
             Enqueued::SessionGone => return Err(Error::SessionGone(wanted.session)),
             Enqueued::AttemptOver { last: told } => {
                 last = told;
-                let Some(next) = wanted.attempt.after(told) else {
+                let Some(next) = next_attempt(core, wanted, told).await? else {
                     break;
                 };
                 wanted.attempt = next;
@@ -195,6 +194,29 @@ async fn stand(core: &Arc<Core>, wanted: &mut Wanted) -> Result<(Place, bool), E
         attempt: wanted.attempt.client,
         last: last >> REENTRY_BITS,
     })
+}
+
+/// How to go on after the store refused the attempt. An attempt of the client's that was written
+/// anew stands under a higher number than the one that was refused: that one is taken up.
+async fn next_attempt(
+    core: &Core,
+    wanted: &Wanted,
+    last: u64,
+) -> Result<Option<Attempt>, StoreError> {
+    let attempt = wanted.attempt;
+    if let Some(next) = attempt.above(last) {
+        return Ok(Some(next));
+    }
+    let view = core.store.queue(&wanted.lock).await?;
+    let own = view
+        .entries
+        .iter()
+        .find(|entry| entry.session == wanted.session);
+    let again = own.filter(|entry| attempt.wrote(entry.attempt) && entry.attempt > attempt.stored);
+    Ok(again.map(|entry| Attempt {
+        stored: entry.attempt,
+        ..attempt
+    }))
 }
 
 fn not_granted(wanted: &Wanted) -> Error {
@@ -240,19 +262,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reentry_of_the_same_attempt_is_taken_up_and_another_attempt_is_not() {
-        let attempt = Attempt::new(5);
+    fn a_chosen_attempt_goes_above_the_last_one_and_a_given_one_stays() {
         assert_eq!(
-            attempt.after(5 << 8 | 2).map(|a| a.stored),
-            Some(5 << 8 | 2)
-        );
-        assert!(attempt.after(5 << 8).is_none(), "released");
-        assert!(attempt.after(6 << 8).is_none(), "a later attempt stands");
-        assert_eq!(
-            Attempt::new(0).after(6 << 8 | 1).map(|a| a.stored),
+            Attempt::new(0).above(6 << 8 | 1).map(|a| a.stored),
             Some(7 << 8)
         );
-        assert!(Attempt::new(0).after(u64::MAX).is_none());
+        assert!(Attempt::new(0).above(u64::MAX).is_none());
+        assert!(Attempt::new(5).above(6 << 8).is_none());
+        assert!(Attempt::new(5).wrote(5 << 8 | 2));
+        assert!(!Attempt::new(5).wrote(6 << 8));
     }
 
     #[test]

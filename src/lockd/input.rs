@@ -3,16 +3,13 @@
 use std::time::Duration;
 
 use crate::lock_name::{LockName, LockPattern};
+use crate::lockd::Settings;
 use crate::lockd::status::Error;
 use crate::store::SessionId;
 use crate::token::Token;
 
 /// Longest text for operators (holder, reason), in bytes.
 pub const TEXT_BYTES_MAX: usize = 1024;
-/// Shortest time to live that may be asked for, in milliseconds.
-pub const TTL_MS_MIN: u64 = 100;
-/// Longest time to live that may be asked for, in milliseconds: a day.
-pub const TTL_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 /// Longest wait of one Acquire, in milliseconds: a day.
 pub const WAIT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 /// Highest attempt id: the rest of its 64 bits counts re-entries of one attempt.
@@ -51,12 +48,14 @@ pub(super) fn token(value: u64) -> Result<Token, Error> {
     Token::new(value).ok_or_else(|| invalid("token", value, "a positive integer below 2^63 is one"))
 }
 
-pub(super) fn ttl(ttl_ms: u64) -> Result<Duration, Error> {
-    if !(TTL_MS_MIN..=TTL_MS_MAX).contains(&ttl_ms) {
-        let rule = format!("it is between {TTL_MS_MIN} and {TTL_MS_MAX}");
+/// The time to live to ask the store for: at least the shortest one that the operator allows.
+pub(super) fn ttl(ttl_ms: u64, settings: &Settings) -> Result<Duration, Error> {
+    let (min, max) = (settings.session_ttl_min, settings.session_ttl_max);
+    if ttl_ms == 0 || Duration::from_millis(ttl_ms) > max {
+        let rule = format!("it is positive and at most {}", max.as_millis());
         return Err(invalid("ttl_ms", ttl_ms, rule));
     }
-    Ok(Duration::from_millis(ttl_ms))
+    Ok(Duration::from_millis(ttl_ms).max(min))
 }
 
 pub(super) fn wait(wait_ms: u64) -> Result<Duration, Error> {

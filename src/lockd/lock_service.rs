@@ -51,7 +51,7 @@ impl LockService for Locks {
         request: Request<OpenSessionRequest>,
     ) -> Result<Response<OpenSessionResponse>, Status> {
         let request = request.into_inner();
-        let ttl = input::ttl(request.ttl_ms)?;
+        let ttl = input::ttl(request.ttl_ms, &self.0.settings)?;
         let holder = input::text("holder", request.holder)?;
         let (session, ttl) = self.0.store.open_session(ttl).await.map_err(Error::Store)?;
         tracing::info!(%session, ttl_ms = millis(ttl), holder, "session opened");

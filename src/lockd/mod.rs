@@ -14,7 +14,6 @@
 //! **Left to others.** Durability and session time (the store), admission of writes (the proxies).
 
 mod acquire;
-mod config;
 mod dispatch;
 mod fence;
 pub mod input;
@@ -25,6 +24,7 @@ mod proxies;
 mod registry_service;
 mod seal;
 mod server;
+mod settings;
 pub mod status;
 
 use std::sync::Arc;
@@ -32,9 +32,9 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use config::{Limits, LockdConfig};
 pub use keys::SigningKeys;
 pub use server::{Lockd, ServeError, serve};
+pub use settings::{Limits, Settings};
 
 use crate::store::Store;
 
@@ -54,9 +54,11 @@ struct Core {
     proxies: proxies::Proxies,
     fences: fence::Fences,
     keys: Arc<SigningKeys>,
-    config: LockdConfig,
+    settings: Settings,
     /// Removals of abandoned entries; awaited at shutdown.
     tasks: TaskTracker,
+    /// Where they run: a call may be dropped outside of its runtime.
+    runtime: tokio::runtime::Handle,
     /// Cancelled when the service goes down: waiting calls and streams end.
     stopping: CancellationToken,
 }

@@ -31,6 +31,10 @@ impl Core {
         Ok(removed)
     }
 
+    fn run_owned(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(task, &self.runtime);
+    }
+
     async fn remove_patiently(&self, remove: Remove) {
         for _ in 0..REMOVAL_TRIES_MAX {
             match self.remove(remove.clone()).await {
@@ -78,7 +82,7 @@ impl Drop for Joining {
             return;
         };
         let core = self.core.clone();
-        self.core.tasks.spawn(async move {
+        self.core.run_owned(async move {
             // Where the answer is an error the entry's version is unknown. It stays until its
             // session ends: removing it blindly might remove what a repeated call was told.
             if let Ok(Enqueued::Standing { entry, .. }) = answer.await {

@@ -1,10 +1,11 @@
 //! The set of registered proxies: small durable records of the store, read linearizably.
 //!
 //! A seal must cover every proxy that was registered when the grant was made, through whichever
-//! lockd it registered. So each Acquire reads the set after its grant; reads that wait at the same
-//! time share one. What is cached is only the parsing.
+//! lockd it registered. So each Acquire reads the set after its grant. Reads that wait at the same
+//! time share one, and over a store that no other process can write to
+//! ([`Store::is_exclusive`]) the set that was read or written last serves without a read.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 use serde::{Deserialize, Serialize};
@@ -69,7 +70,7 @@ impl Proxy {
     }
 }
 
-type Set = Arc<Vec<Proxy>>;
+pub(super) type Set = Arc<Vec<Proxy>>;
 type Read = Shared<BoxFuture<'static, Result<Set, StoreError>>>;
 
 /// Reads and writes the set.
@@ -82,7 +83,18 @@ struct Reads {
     /// The read that has not begun yet: whoever asks now may share it.
     next: Mutex<Option<Read>>,
     one_at_a_time: Semaphore,
-    parsed: Mutex<(Vec<(String, Vec<u8>)>, Set)>,
+    known: Mutex<Known>,
+}
+
+/// What the last read found.
+#[derive(Default)]
+struct Known {
+    records: Vec<(String, Vec<u8>)>,
+    set: Set,
+    /// Whether nothing can have changed since: the store is exclusive and nothing was written.
+    is_current: bool,
+    /// Counts writes: a read that overlaps one proves nothing.
+    writes: u64,
 }
 
 impl Proxies {
@@ -91,7 +103,7 @@ impl Proxies {
             store,
             next: Mutex::default(),
             one_at_a_time: Semaphore::new(1),
-            parsed: Mutex::default(),
+            known: Mutex::default(),
         };
         Proxies {
             shared: Arc::new(reads),
@@ -100,6 +112,9 @@ impl Proxies {
 
     /// The proxies that were registered at some moment after this call, by name.
     pub(super) async fn read(&self) -> Result<Set, StoreError> {
+        if let Some(set) = self.shared.current() {
+            return Ok(set);
+        }
         let read = {
             let mut next = self.shared.next.lock().expect("no panic while it is held");
             next.get_or_insert_with(|| self.shared.clone().read_once().boxed().shared())
@@ -110,16 +125,12 @@ impl Proxies {
 
     pub(super) async fn put(&self, proxy: &Proxy) -> Result<(), StoreError> {
         let name = format!("{PREFIX}{}", proxy.instance);
-        self.shared
-            .store
-            .put_record(&name, Some(proxy.to_record()))
-            .await
+        self.shared.write(&name, Some(proxy.to_record())).await
     }
 
     pub(super) async fn remove(&self, instance: &str) -> Result<(), StoreError> {
         self.shared
-            .store
-            .put_record(&format!("{PREFIX}{instance}"), None)
+            .write(&format!("{PREFIX}{instance}"), None)
             .await
     }
 }
@@ -134,19 +145,46 @@ impl Drop for Proxies {
 }
 
 impl Reads {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect("no panic while it is held")
+    }
+
+    fn current(&self) -> Option<Set> {
+        let known = self.known();
+        known.is_current.then(|| known.set.clone())
+    }
+
     async fn read_once(self: Arc<Self>) -> Result<Set, StoreError> {
         let _turn = self.one_at_a_time.acquire().await.expect("never closed");
         // The read begins: who asks from now on may have been granted after it, and needs the next.
         self.next.lock().expect("no panic while it is held").take();
+        let writes = self.known().writes;
         let records = self.store.records(PREFIX).await?;
-        let mut parsed = self.parsed.lock().expect("no panic while it is held");
-        if parsed.0 != records {
+        let mut known = self.known();
+        if known.records != records {
             let proxies: Result<Vec<Proxy>, StoreError> = records
                 .iter()
                 .map(|(name, value)| Proxy::from_record(name, value))
                 .collect();
-            *parsed = (records, Arc::new(proxies?));
+            known.set = Arc::new(proxies?);
+            known.records = records;
         }
-        Ok(parsed.1.clone())
+        known.is_current = self.store.is_exclusive() && known.writes == writes;
+        Ok(known.set.clone())
+    }
+
+    async fn write(&self, name: &str, value: Option<Vec<u8>>) -> Result<(), StoreError> {
+        self.note_write();
+        let written = self.store.put_record(name, value).await;
+        // Again: a read in between may have seen the time before. A caller that goes away before
+        // this has been told nothing, and the next read finds out.
+        self.note_write();
+        written
+    }
+
+    fn note_write(&self) {
+        let mut known = self.known();
+        known.writes += 1;
+        known.is_current = false;
     }
 }

@@ -103,7 +103,7 @@ async fn seal_once(core: &Core, place: &Place) -> Result<Round, Unsealed> {
         token: place.token(),
     };
     let keys = core.keys.current().clone();
-    let timeout = core.config.seal_timeout;
+    let timeout = core.settings.seal_timeout;
     let answers = core
         .fences
         .order(&proxies, &order, &keys.signing, timeout)
@@ -127,7 +127,7 @@ async fn seal_once(core: &Core, place: &Place) -> Result<Round, Unsealed> {
             },
         }
     }
-    if core.config.is_best_effort(place.lock()) {
+    if core.settings.is_best_effort(place.lock()) {
         return Ok(Round::Sealed(SealScope::BestEffort(sealed)));
     }
     if causes.is_empty() {
@@ -146,7 +146,7 @@ async fn is_alive_and_first(core: &Core, place: &Place) -> Result<bool, StoreErr
 
 /// How far the store's counter has to be lifted for a proxy that calls a living grant stale.
 async fn behind(core: &Core, proxy: &Proxy, place: &Place) -> Result<Token, String> {
-    let timeout = core.config.seal_timeout;
+    let timeout = core.settings.seal_timeout;
     let (floor, watermark) = core.fences.watermark(proxy, place.lock(), timeout).await?;
     match highest_seen(floor, watermark) {
         Some(seen) if seen.get() > RAISE_TO_MAX => Err(format!(
@@ -201,7 +201,7 @@ pub(super) async fn close_grant(
         token,
     };
     let keys = core.keys.current().clone();
-    let timeout = core.config.seal_timeout;
+    let timeout = core.settings.seal_timeout;
     let answers = core
         .fences
         .order(&proxies, &order, &keys.signing, timeout)
@@ -221,7 +221,7 @@ pub(super) async fn close_grant(
             Answer::Failed(cause) => causes.push(format!("{}: {cause}", proxy.instance)),
         }
     }
-    if !causes.is_empty() && !core.config.is_best_effort(lock) {
+    if !causes.is_empty() && !core.settings.is_best_effort(lock) {
         return Ok(Ended::NotClosed {
             causes: causes.join("; "),
         });

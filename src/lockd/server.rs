@@ -17,7 +17,7 @@ use crate::lockd::keys::SigningKeys;
 use crate::lockd::lock_service::Locks;
 use crate::lockd::proxies::Proxies;
 use crate::lockd::registry_service::Registry;
-use crate::lockd::{Core, LockdConfig};
+use crate::lockd::{Core, Settings};
 use crate::proto::lock_service_server::LockServiceServer;
 use crate::proto::registry_service_server::RegistryServiceServer;
 use crate::store::Store;
@@ -59,20 +59,21 @@ pub struct Lockd {
 impl Lockd {
     /// Starts to serve on the listener. Must be called within a tokio runtime.
     pub fn start(
-        config: LockdConfig,
+        settings: Settings,
         store: Arc<dyn Store>,
         keys: Arc<SigningKeys>,
         listener: TcpListener,
     ) -> Result<Lockd, ServeError> {
         let address = listener.local_addr()?;
         let core = Arc::new(Core {
-            dispatch: Arc::new(Dispatch::new(config.limits.clone())),
+            dispatch: Arc::new(Dispatch::new(settings.limits.clone())),
             proxies: Proxies::new(store.clone()),
             fences: Fences::default(),
             keys: keys.clone(),
-            config,
+            settings,
             store,
             tasks: TaskTracker::new(),
+            runtime: tokio::runtime::Handle::current(),
             stopping: CancellationToken::new(),
         });
         let finished = CancellationToken::new();
@@ -119,7 +120,7 @@ impl Lockd {
     /// their sessions live on; other calls end; abandoned entries are removed.
     pub async fn shutdown(mut self) -> Result<(), ServeError> {
         self.core.stopping.cancel();
-        let grace = self.core.config.shutdown_grace;
+        let grace = self.core.settings.shutdown_grace;
         let served = match tokio::time::timeout(grace, &mut self.server).await {
             Ok(ended) => ended?.map_err(ServeError::Server),
             Err(_) => {
@@ -136,7 +137,7 @@ impl Lockd {
             tracing::warn!("abandoned entries stay until their sessions end");
         }
         self.finished.cancel();
-        for follower in self.followers {
+        for follower in std::mem::take(&mut self.followers) {
             follower.await?;
         }
         served
@@ -149,15 +150,24 @@ impl Lockd {
     }
 }
 
+/// Dropped without [`Lockd::shutdown`]: everything stops at once.
+impl Drop for Lockd {
+    fn drop(&mut self) {
+        self.core.stopping.cancel();
+        self.server.abort();
+        self.finished.cancel();
+    }
+}
+
 /// Serves until `shutdown`, then stops as [`Lockd::shutdown`] does.
 pub async fn serve(
-    config: LockdConfig,
+    settings: Settings,
     store: Arc<dyn Store>,
     keys: Arc<SigningKeys>,
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let mut lockd = Lockd::start(config, store, keys, listener)?;
+    let mut lockd = Lockd::start(settings, store, keys, listener)?;
     let failed = tokio::select! {
         failed = lockd.failed() => Some(failed),
         () = shutdown => None,
@@ -169,7 +179,7 @@ pub async fn serve(
 }
 
 async fn run_server(core: Arc<Core>, listener: TcpListener) -> Result<(), tonic::transport::Error> {
-    let limits = &core.config.limits;
+    let limits = &core.settings.limits;
     let locks = LockServiceServer::new(Locks(core.clone()))
         .max_decoding_message_size(limits.message_bytes_max);
     let registry = RegistryServiceServer::new(Registry::new(core.clone()))

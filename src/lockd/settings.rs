@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
-use crate::lock_name::{LockName, LockPattern};
+use crate::config::{self, SealConfig, SealMode};
+use crate::lock_name::LockName;
 
-/// Settings of a lockd.
+/// Settings of a lockd, apart from its store, keys and listener.
 #[derive(Clone, Debug)]
-pub struct LockdConfig {
-    /// Locks whose grants are told even if a registered proxy could not be sealed. This gives up
-    /// promises 1 to 3 of the contract across proxies; tickets say which were reached.
-    pub best_effort: Vec<LockPattern>,
+pub struct Settings {
+    /// How grants are sealed; the first pattern that matches a lock decides. Without one the seal
+    /// is required wherever a registered proxy guards the lock. `best-effort` gives up promises 1
+    /// to 3 of the contract across proxies; tickets say which were reached.
+    pub seals: Vec<SealConfig>,
+    /// Sessions that ask for less get this.
+    pub session_ttl_min: Duration,
+    /// Sessions that ask for more are refused.
+    pub session_ttl_max: Duration,
     /// How long one order to a proxy may take.
     pub seal_timeout: Duration,
     /// Bounds.
@@ -18,20 +24,29 @@ pub struct LockdConfig {
     pub shutdown_grace: Duration,
 }
 
-impl Default for LockdConfig {
-    fn default() -> LockdConfig {
-        LockdConfig {
-            best_effort: Vec::new(),
-            seal_timeout: Duration::from_secs(5),
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings::from(&config::LockdConfig::default())
+    }
+}
+
+impl From<&config::LockdConfig> for Settings {
+    fn from(file: &config::LockdConfig) -> Settings {
+        Settings {
+            seals: file.seals.clone(),
+            session_ttl_min: file.session_ttl_min,
+            session_ttl_max: file.session_ttl_max,
+            seal_timeout: file.seal_timeout,
             limits: Limits::default(),
             shutdown_grace: Duration::from_secs(5),
         }
     }
 }
 
-impl LockdConfig {
+impl Settings {
     pub(super) fn is_best_effort(&self, lock: &LockName) -> bool {
-        self.best_effort.iter().any(|pattern| pattern.matches(lock))
+        let seal = self.seals.iter().find(|seal| seal.pattern.matches(lock));
+        seal.is_some_and(|seal| seal.mode == SealMode::BestEffort)
     }
 }
 

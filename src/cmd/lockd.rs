@@ -7,8 +7,8 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tonic::service::Routes;
 
 use crate::cli::LockdArgs;
-use crate::config::{LockdConfig, SealMode, StoreConfig};
-use crate::lockd::{self, Lockd, SigningKeys};
+use crate::config::{LockdConfig, StoreConfig};
+use crate::lockd::{Lockd, Settings, SigningKeys};
 use crate::store::Store;
 use crate::store::embedded::EmbeddedStore;
 use crate::store::etcd::{EtcdConfig, EtcdStore};
@@ -60,7 +60,7 @@ impl LockService {
         let store = open_store(config).await?;
         let ready = Ready::not_yet("the store's state is not read yet");
         let admin = AdminPort::start(admin, Routes::default(), metrics, ready.clone())?;
-        let lockd = Lockd::start(settings(config), store, Arc::new(keys), listener)
+        let lockd = Lockd::start(Settings::from(config), store, Arc::new(keys), listener)
             .map_err(|error| Failure::because("lockd", error))?;
         lockd.synced().await;
         ready.set();
@@ -102,19 +102,5 @@ async fn open_store(config: &LockdConfig) -> Result<Arc<dyn Store>, Failure> {
                 .map_err(|error| Failure::because("etcd", error))?;
             Ok(Arc::new(store))
         }
-    }
-}
-
-fn settings(config: &LockdConfig) -> lockd::LockdConfig {
-    let best_effort = config
-        .seals
-        .iter()
-        .filter(|seal| seal.mode == SealMode::BestEffort)
-        .map(|seal| seal.pattern.clone())
-        .collect();
-    lockd::LockdConfig {
-        best_effort,
-        seal_timeout: config.seal_timeout,
-        ..lockd::LockdConfig::default()
     }
 }

@@ -54,7 +54,9 @@ impl ProxyService {
         metrics: PrometheusHandle,
     ) -> Result<ProxyService, Failure> {
         let admin = bind("proxy admin", config.admin.listen).await?;
-        let address = admin.local_addr().map_err(|error| Failure::because("proxy admin", error))?;
+        let address = admin
+            .local_addr()
+            .map_err(|error| Failure::because("proxy admin", error))?;
         let limits = audit::Limits {
             queue_records_max: config.audit.queue_records_max,
             file_bytes_max: config.audit.file_bytes_max,
@@ -62,7 +64,12 @@ impl ProxyService {
         };
         let (writer, audit) = AuditWriter::open(&config.data_dir.join(AUDIT_FOLDER), limits)
             .map_err(|error| Failure::because("audit", error))?;
-        let options = Options { init, admin: address, audit: writer.clone(), threads: None };
+        let options = Options {
+            init,
+            admin: address,
+            audit: writer.clone(),
+            threads: None,
+        };
         let proxy = start(config, options).map_err(|error| Failure::because("proxy", error))?;
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
@@ -73,7 +80,11 @@ impl ProxyService {
             .add_service(reflection);
         let readiness = std::sync::Arc::new(proxy.health());
         let admin = AdminPort::start(admin, services, metrics, readiness)?;
-        Ok(ProxyService { proxy, admin, audit })
+        Ok(ProxyService {
+            proxy,
+            admin,
+            audit,
+        })
     }
 
     /// The admin port.
@@ -84,7 +95,9 @@ impl ProxyService {
     /// Where a listener listens.
     pub(super) fn listener(&self, name: &str) -> Option<SocketAddr> {
         let mut listeners = self.proxy.listeners().iter();
-        listeners.find(|(listener, _)| listener == name).map(|(_, address)| *address)
+        listeners
+            .find(|(listener, _)| listener == name)
+            .map(|(_, address)| *address)
     }
 
     /// Whether it can serve, or what is missing.

@@ -364,9 +364,8 @@ impl Proxy {
         let thread = self.watermarks.take();
         let gates = self.gates.clone();
         let end = move || {
-            let ended = cores
-                .into_iter()
-                .fold(true, |all, core| matches!(core.join(), Ok(Ok(true))) && all);
+            let ends: Vec<_> = cores.into_iter().map(JoinHandle::join).collect();
+            let ended = ends.iter().all(|end| matches!(end, Ok(Ok(true))));
             gates.evict_all();
             if let Some(thread) = thread {
                 thread.close(ended && gates.doubts().count() == 0);

@@ -1,9 +1,11 @@
 //! Runs the real binary: a lock service with a folder of its own, and commands against it.
 //! Everything that is started is ended when its value is dropped.
 
-use std::io::{BufRead as _, BufReader, Read as _};
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -76,10 +78,6 @@ impl Running {
         }
     }
 
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     pub fn stdout(&self) -> String {
         self.stdout.lock().unwrap().clone()
     }
@@ -133,6 +131,21 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A process that is typed to.
+pub struct Typed {
+    pub running: Running,
+    pub stdin: ChildStdin,
+}
+
+impl Typed {
+    /// Starts a command whose stdin is a pipe.
+    pub fn start(command: &mut Command) -> Typed {
+        let mut running = Running::start(command);
+        let stdin = running.child.stdin.take().unwrap();
+        Typed { running, stdin }
     }
 }
 

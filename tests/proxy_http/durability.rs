@@ -13,11 +13,20 @@ use crate::support::{OK, Setup, World, get, put, until};
 async fn after_a_crash_the_first_request_below_the_watermark_is_refused() {
     let mut world = World::new(&Setup::default()).await;
     let (old, new) = (world.ticket("accounts/7", 1), world.ticket("accounts/7", 2));
-    assert_eq!(world.pass(&put("/accounts/7/x", &new, "v")).await.1.status, 200);
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &new, "v")).await.1.status,
+        200
+    );
     world.crash();
     world.start(&Setup::default(), false).unwrap();
-    world.ask(&put("/accounts/7/x", &old, "v")).await.refused(412, "stale");
-    world.ask(&get("/accounts/7/x", &old)).await.refused(412, "stale");
+    world
+        .ask(&put("/accounts/7/x", &old, "v"))
+        .await
+        .refused(412, "stale");
+    world
+        .ask(&get("/accounts/7/x", &old))
+        .await
+        .refused(412, "stale");
     world.backend.is_untouched().await;
 }
 
@@ -25,14 +34,26 @@ async fn after_a_crash_the_first_request_below_the_watermark_is_refused() {
 async fn after_a_crash_newer_tokens_wait_for_the_hold_and_its_holder_goes_on() {
     let mut world = World::new(&Setup::default()).await;
     let (old, new) = (world.ticket("accounts/7", 1), world.ticket("accounts/7", 2));
-    assert_eq!(world.pass(&put("/accounts/7/x", &old, "v")).await.1.status, 200);
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &old, "v")).await.1.status,
+        200
+    );
     // The lazy record that nothing older was in flight must be on disk, or the holder waits too.
-    assert_eq!(world.pass(&put("/accounts/7/x", &old, "v")).await.1.status, 200);
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &old, "v")).await.1.status,
+        200
+    );
     world.crash();
     let started = Instant::now();
     world.start(&Setup::default(), false).unwrap();
-    assert_eq!(world.pass(&put("/accounts/7/x", &old, "v")).await.1.status, 200);
-    world.ask(&get("/accounts/7/x", &new)).await.refused(503, "busy");
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &old, "v")).await.1.status,
+        200
+    );
+    world
+        .ask(&get("/accounts/7/x", &new))
+        .await
+        .refused(503, "busy");
     until("the end of the hold", || async {
         let mut client = world.client().await;
         client.send(get("/accounts/7/x", &new).as_bytes()).await;
@@ -46,7 +67,10 @@ async fn after_a_crash_newer_tokens_wait_for_the_hold_and_its_holder_goes_on() {
         }
     })
     .await;
-    assert!(started.elapsed() >= Duration::from_secs(1), "the hold was cut short");
+    assert!(
+        started.elapsed() >= Duration::from_secs(1),
+        "the hold was cut short"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,13 +78,25 @@ async fn after_a_clean_end_nothing_waits() {
     let long = Setup::listener("in_doubt_hold = \"1h\"\nadmit_deadline = \"300ms\"");
     let mut world = World::new(&long).await;
     let (old, new) = (world.ticket("accounts/7", 1), world.ticket("accounts/7", 2));
-    assert_eq!(world.pass(&put("/accounts/7/x", &old, "v")).await.1.status, 200);
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &old, "v")).await.1.status,
+        200
+    );
     world.shutdown().await;
     // Other rules on top: after a clean end they need no hold either.
-    let other = Setup { rules: MORE_RULES, ..long };
+    let other = Setup {
+        rules: MORE_RULES,
+        ..long
+    };
     world.start(&other, false).unwrap();
-    assert_eq!(world.pass(&put("/accounts/7/x", &new, "v")).await.1.status, 200);
-    world.ask(&put("/accounts/7/x", &old, "v")).await.refused(412, "stale");
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &new, "v")).await.1.status,
+        200
+    );
+    world
+        .ask(&put("/accounts/7/x", &old, "v"))
+        .await
+        .refused(412, "stale");
 }
 
 const MORE_RULES: &str = r#"
@@ -76,22 +112,39 @@ const MORE_RULES: &str = r#"
 async fn after_a_crash_under_other_rules_every_lock_starts_in_doubt() {
     let mut world = World::new(&Setup::default()).await;
     world.crash();
-    world.start(&Setup { rules: MORE_RULES, ..Setup::default() }, false).unwrap();
+    world
+        .start(
+            &Setup {
+                rules: MORE_RULES,
+                ..Setup::default()
+            },
+            false,
+        )
+        .unwrap();
     let ticket = world.ticket("everything", 1);
-    world.ask(&put("/all", &ticket, "v")).await.refused(503, "busy");
+    world
+        .ask(&put("/all", &ticket, "v"))
+        .await
+        .refused(503, "busy");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_data_folder_is_refused_without_init_and_an_old_one_with_it() {
     let mut world = World::stopped().await;
     let refused = world.start(&Setup::default(), false).unwrap_err();
-    assert!(matches!(refused, StartError::Watermarks(OpenError::NotInitialised { .. })));
+    assert!(matches!(
+        refused,
+        StartError::Watermarks(OpenError::NotInitialised { .. })
+    ));
     assert!(refused.to_string().contains("--init"), "{refused}");
     assert!(!world.data_dir().join(FILE_NAME).exists());
     world.start(&Setup::default(), true).unwrap();
     world.shutdown().await;
     let refused = world.start(&Setup::default(), true).unwrap_err();
-    assert!(matches!(refused, StartError::Watermarks(OpenError::AlreadyInitialised { .. })));
+    assert!(matches!(
+        refused,
+        StartError::Watermarks(OpenError::AlreadyInitialised { .. })
+    ));
     world.start(&Setup::default(), false).unwrap();
 }
 
@@ -103,7 +156,12 @@ async fn a_damaged_store_is_refused_and_not_replaced() {
     let whole = std::fs::read(&file).unwrap();
     let mut torn = whole.clone();
     torn[..512].fill(0);
-    for bad in [&b""[..], b"not a database", &torn, &whole[..whole.len() / 2]] {
+    for bad in [
+        &b""[..],
+        b"not a database",
+        &torn,
+        &whole[..whole.len() / 2],
+    ] {
         std::fs::write(&file, bad).unwrap();
         let refused = world.start(&Setup::default(), false).unwrap_err();
         assert!(
@@ -120,9 +178,15 @@ async fn a_damaged_store_is_refused_and_not_replaced() {
 async fn two_proxies_never_share_a_store() {
     let world = World::new(&Setup::default()).await;
     let mut second = World::stopped().await;
-    let setup = Setup { data_dir: Some(world.data_dir()), ..Setup::default() };
+    let setup = Setup {
+        data_dir: Some(world.data_dir()),
+        ..Setup::default()
+    };
     let refused = second.start(&setup, false).unwrap_err();
-    assert!(matches!(refused, StartError::Watermarks(OpenError::Unusable { .. })), "{refused}");
+    assert!(
+        matches!(refused, StartError::Watermarks(OpenError::Unusable { .. })),
+        "{refused}"
+    );
 }
 
 /// A small file system of its own, unmounted at the end.
@@ -131,7 +195,9 @@ struct SmallDisk(tempfile::TempDir);
 impl SmallDisk {
     fn mount() -> SmallDisk {
         let dir = tempfile::tempdir().unwrap();
-        run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]).arg(dir.path()));
+        run(Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"])
+            .arg(dir.path()));
         SmallDisk(dir)
     }
 
@@ -154,10 +220,20 @@ fn run(command: &mut Command) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_refuses_writes_as_busy_until_there_is_room() {
     let disk = SmallDisk::mount();
-    let setup = Setup { data_dir: Some(disk.path().join("data")), ..Setup::default() };
+    let setup = Setup {
+        data_dir: Some(disk.path().join("data")),
+        ..Setup::default()
+    };
     let mut world = World::new(&setup).await;
     let first = world.ticket("accounts/0", 1);
-    assert_eq!(world.pass(&put("/accounts/0/x", &first, "v")).await.1.status, 200);
+    assert_eq!(
+        world
+            .pass(&put("/accounts/0/x", &first, "v"))
+            .await
+            .1
+            .status,
+        200
+    );
     let filler = disk.path().join("filler");
     fill(&filler);
     // Raises need pages; sooner or later the file would have to grow.
@@ -181,7 +257,14 @@ async fn a_full_disk_refuses_writes_as_busy_until_there_is_room() {
     world.ask(&write).await.refused(503, "busy");
     world.backend.is_untouched().await;
     // What is settled needs no disk.
-    assert_eq!(world.pass(&put("/accounts/0/x", &first, "v")).await.1.status, 200);
+    assert_eq!(
+        world
+            .pass(&put("/accounts/0/x", &first, "v"))
+            .await
+            .1
+            .status,
+        200
+    );
     std::fs::remove_file(filler).unwrap();
     until("service after there is room", || async {
         let mut client = world.client().await;
@@ -201,8 +284,18 @@ async fn a_full_disk_refuses_writes_as_busy_until_there_is_room() {
     world.start(&setup, false).unwrap();
     let lowest = world.ticket("accounts/0", 1);
     let raised = world.ticket("accounts/0", 2);
-    assert_eq!(world.pass(&put("/accounts/0/x", &lowest, "v")).await.1.status, 200);
-    world.ask(&get("/accounts/0/x", &raised)).await.refused(503, "busy");
+    assert_eq!(
+        world
+            .pass(&put("/accounts/0/x", &lowest, "v"))
+            .await
+            .1
+            .status,
+        200
+    );
+    world
+        .ask(&get("/accounts/0/x", &raised))
+        .await
+        .refused(503, "busy");
     world.crash();
 }
 
@@ -212,9 +305,8 @@ fn fill(path: &Path) {
     let mut file = std::fs::File::create(path).unwrap();
     let mut chunk = 64 << 10;
     while chunk > 0 {
-        match file.write(&vec![0; chunk]) {
-            Ok(_) => {}
-            Err(_) => chunk /= 2,
+        if file.write_all(&vec![0; chunk]).is_err() {
+            chunk /= 2;
         }
     }
 }

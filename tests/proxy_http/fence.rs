@@ -18,53 +18,99 @@ fn order(world: &World, action: Action, token: u64) -> String {
 }
 
 fn seal(authority: &str) -> Request<SealRequest> {
-    Request::new(SealRequest { authority: authority.to_owned(), wait_ms: 300 })
+    Request::new(SealRequest {
+        authority: authority.to_owned(),
+        wait_ms: 300,
+    })
 }
 
 fn close(authority: &str) -> Request<CloseRequest> {
-    Request::new(CloseRequest { authority: authority.to_owned(), wait_ms: 300 })
+    Request::new(CloseRequest {
+        authority: authority.to_owned(),
+        wait_ms: 300,
+    })
 }
 
 fn look() -> Request<WatermarkRequest> {
-    Request::new(WatermarkRequest { lock: "accounts/7".to_owned() })
+    Request::new(WatermarkRequest {
+        lock: "accounts/7".to_owned(),
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_seal_waits_for_what_is_in_flight_and_makes_older_tokens_stale() {
     let world = World::new(&Setup::default()).await;
     let fence = world.proxy().fence();
-    assert_eq!(fence.watermark(look()).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(
+        fence.watermark(look()).await.unwrap_err().code(),
+        Code::NotFound
+    );
     let mut writer = world.client().await;
-    writer.send(put("/accounts/7/x", &world.ticket("accounts/7", 1), "v").as_bytes()).await;
+    writer
+        .send(put("/accounts/7/x", &world.ticket("accounts/7", 1), "v").as_bytes())
+        .await;
     let mut backend = world.backend.accept().await;
     backend.request().await;
     let sealing = order(&world, Action::Seal, 2);
     let busy = fence.seal(seal(&sealing)).await.unwrap_err();
     assert_eq!(busy.code(), Code::Unavailable);
     let seen = fence.watermark(look()).await.unwrap().into_inner();
-    assert_eq!((seen.watermark, seen.floor, seen.settled, seen.in_flight), (2, 2, false, 1));
+    assert_eq!(
+        (seen.watermark, seen.floor, seen.settled, seen.in_flight),
+        (2, 2, false, 1)
+    );
     backend.send(OK).await;
     assert_eq!(writer.reply().await.status, 200);
     let sealed = fence.seal(seal(&sealing)).await.unwrap().into_inner();
     assert_eq!((sealed.instance.as_str(), sealed.token), ("edge-1", 2));
-    let stale = fence.seal(seal(&order(&world, Action::Seal, 1))).await.unwrap_err();
+    let stale = fence
+        .seal(seal(&order(&world, Action::Seal, 1)))
+        .await
+        .unwrap_err();
     assert_eq!(stale.code(), Code::FailedPrecondition);
-    world.ask(&get("/accounts/7/x", &world.ticket("accounts/7", 1))).await.refused(412, "stale");
+    world
+        .ask(&get("/accounts/7/x", &world.ticket("accounts/7", 1)))
+        .await
+        .refused(412, "stale");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_close_refuses_its_own_token_too() {
     let mut world = World::new(&Setup::default()).await;
     let ticket = world.ticket("accounts/7", 5);
-    assert_eq!(world.pass(&put("/accounts/7/x", &ticket, "v")).await.1.status, 200);
+    assert_eq!(
+        world
+            .pass(&put("/accounts/7/x", &ticket, "v"))
+            .await
+            .1
+            .status,
+        200
+    );
     let fence = world.proxy().fence();
-    let closed = fence.close(close(&order(&world, Action::Close, 5))).await.unwrap();
+    let closed = fence
+        .close(close(&order(&world, Action::Close, 5)))
+        .await
+        .unwrap();
     assert_eq!(closed.into_inner().floor, 6);
-    world.ask(&put("/accounts/7/x", &ticket, "v")).await.refused(412, "stale");
+    world
+        .ask(&put("/accounts/7/x", &ticket, "v"))
+        .await
+        .refused(412, "stale");
     // Again, and with the holder's own ticket: the same answer.
-    assert_eq!(fence.close(close(&ticket)).await.unwrap().into_inner().floor, 6);
+    assert_eq!(
+        fence
+            .close(close(&ticket))
+            .await
+            .unwrap()
+            .into_inner()
+            .floor,
+        6
+    );
     let next = world.ticket("accounts/7", 6);
-    assert_eq!(world.pass(&put("/accounts/7/x", &next, "v")).await.1.status, 200);
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &next, "v")).await.1.status,
+        200
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,10 +120,22 @@ async fn authority_is_a_ticket_or_the_right_order() {
     let strange = World::stopped().await;
     let closing = order(&world, Action::Close, 5);
     for bad in [&closing, &order(&strange, Action::Seal, 5), "5", ""] {
-        assert_eq!(fence.seal(seal(bad)).await.unwrap_err().code(), Code::InvalidArgument, "{bad}");
+        assert_eq!(
+            fence.seal(seal(bad)).await.unwrap_err().code(),
+            Code::InvalidArgument,
+            "{bad}"
+        );
     }
-    assert!(fence.watermark(look()).await.is_err(), "something was raised");
-    assert!(fence.seal(seal(&world.ticket("accounts/7", 5))).await.is_ok());
+    assert!(
+        fence.watermark(look()).await.is_err(),
+        "something was raised"
+    );
+    assert!(
+        fence
+            .seal(seal(&world.ticket("accounts/7", 5)))
+            .await
+            .is_ok()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,21 +147,38 @@ async fn watermarks_are_listed_in_pages() {
     }
     let list = |after: &str| {
         let (prefix, after) = ("a/".to_owned(), after.to_owned());
-        fence.list_watermarks(Request::new(ListWatermarksRequest { prefix, limit: 2, after }))
+        fence.list_watermarks(Request::new(ListWatermarksRequest {
+            prefix,
+            limit: 2,
+            after,
+        }))
     };
     let names = |page: &ringfence::proto::ListWatermarksResponse| {
-        page.watermarks.iter().map(|it| it.lock.clone()).collect::<Vec<_>>()
+        page.watermarks
+            .iter()
+            .map(|it| it.lock.clone())
+            .collect::<Vec<_>>()
     };
     let first = list("").await.unwrap().into_inner();
-    assert_eq!((names(&first), first.next.as_str()), (vec!["a/1".into(), "a/2".into()], "a/2"));
+    assert_eq!(
+        (names(&first), first.next.as_str()),
+        (vec!["a/1".into(), "a/2".into()], "a/2")
+    );
     let second = list(&first.next).await.unwrap().into_inner();
-    assert_eq!((names(&second), second.next.as_str()), (vec!["a/3".into()], ""));
+    assert_eq!(
+        (names(&second), second.next.as_str()),
+        (vec!["a/3".into()], "")
+    );
     assert_eq!(second.watermarks[0].watermark, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_observed_lock_cannot_be_sealed() {
     let world = World::new(&Setup::listener("mode = \"observe\"")).await;
-    let refused = world.proxy().fence().seal(seal(&world.ticket("accounts/7", 1))).await;
+    let refused = world
+        .proxy()
+        .fence()
+        .seal(seal(&world.ticket("accounts/7", 1)))
+        .await;
     assert_eq!(refused.unwrap_err().code(), Code::Unavailable);
 }

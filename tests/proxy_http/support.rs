@@ -75,11 +75,17 @@ impl Default for Setup {
 
 impl Setup {
     pub fn listener(listener: &'static str) -> Setup {
-        Setup { listener, ..Setup::default() }
+        Setup {
+            listener,
+            ..Setup::default()
+        }
     }
 
     pub fn rules(rules: &'static str) -> Setup {
-        Setup { rules, ..Setup::default() }
+        Setup {
+            rules,
+            ..Setup::default()
+        }
     }
 }
 
@@ -95,7 +101,12 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let key = SigningKey::generate();
         std::fs::write(dir.path().join("keys"), key.verifying().to_text()).unwrap();
-        World { dir, key, backend: Backend::new().await, running: None }
+        World {
+            dir,
+            key,
+            backend: Backend::new().await,
+            running: None,
+        }
     }
 
     pub fn data_dir(&self) -> PathBuf {
@@ -106,7 +117,12 @@ impl World {
     pub fn config(&self, setup: &Setup) -> ProxyConfig {
         let dir = self.dir.path().display().to_string();
         let data_dir = setup.data_dir.clone().unwrap_or(self.data_dir());
-        let Setup { tickets, listener, rules, .. } = setup;
+        let Setup {
+            tickets,
+            listener,
+            rules,
+            ..
+        } = setup;
         let tickets = tickets.replace("{dir}", &dir);
         let upstream = self.backend.address;
         ProxyConfig::parse(&format!(
@@ -128,7 +144,10 @@ impl World {
             threads: Some(1),
         };
         let proxy = start(self.config(setup), options)?;
-        self.running = Some(Running { proxy, _audit: thread });
+        self.running = Some(Running {
+            proxy,
+            _audit: thread,
+        });
         Ok(())
     }
 
@@ -196,9 +215,13 @@ impl World {
 
     /// Waits until the audit has a line with these values.
     pub async fn audited(&self, wanted: &[(&str, &str)]) -> serde_json::Value {
-        let matches = |line: &serde_json::Value| wanted.iter().all(|(key, value)| line[key] == *value);
+        let matches =
+            |line: &serde_json::Value| wanted.iter().all(|(key, value)| line[key] == *value);
         let find = || self.audit_lines().into_iter().find(matches);
-        until(&format!("an audit line with {wanted:?}"), || async { find().is_some() }).await;
+        until(&format!("an audit line with {wanted:?}"), || async {
+            find().is_some()
+        })
+        .await;
         find().unwrap()
     }
 }
@@ -226,7 +249,10 @@ pub struct Backend {
 impl Backend {
     async fn new() -> Backend {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Backend { address: listener.local_addr().unwrap(), listener: Some(listener) }
+        Backend {
+            address: listener.local_addr().unwrap(),
+            listener: Some(listener),
+        }
     }
 
     fn listener(&self) -> &TcpListener {
@@ -243,13 +269,16 @@ impl Backend {
 
     /// The next connection.
     pub async fn accept(&self) -> Peer {
-        let (stream, _) = soon("a connection to the backend", self.listener().accept()).await.unwrap();
+        let (stream, _) = soon("a connection to the backend", self.listener().accept())
+            .await
+            .unwrap();
         Peer::new(stream)
     }
 
     /// Asserts that no connection waits to be accepted.
     pub async fn is_untouched(&self) {
-        let accepted = tokio::time::timeout(Duration::from_millis(50), self.listener().accept()).await;
+        let accepted =
+            tokio::time::timeout(Duration::from_millis(50), self.listener().accept()).await;
         assert!(accepted.is_err(), "the backend was connected to");
     }
 }
@@ -290,7 +319,10 @@ impl Reply {
 impl Peer {
     fn new(stream: TcpStream) -> Peer {
         stream.set_nodelay(true).unwrap();
-        Peer { stream, read: vec![] }
+        Peer {
+            stream,
+            read: vec![],
+        }
     }
 
     pub async fn send(&mut self, bytes: &[u8]) {
@@ -304,7 +336,12 @@ impl Peer {
     /// Waits until at least this much has come, and looks at it.
     pub async fn at_least(&mut self, bytes: usize) -> String {
         while self.read.len() < bytes {
-            assert_ne!(self.more().await.unwrap(), 0, "ended after {:?}", self.text());
+            assert_ne!(
+                self.more().await.unwrap(),
+                0,
+                "ended after {:?}",
+                self.text()
+            );
         }
         self.text()
     }
@@ -319,7 +356,12 @@ impl Peer {
             if let Some(end) = self.text().find("\r\n\r\n") {
                 return String::from_utf8(self.read.drain(..end + 4).collect()).unwrap();
             }
-            assert_ne!(self.more().await.unwrap(), 0, "ended after {:?}", self.text());
+            assert_ne!(
+                self.more().await.unwrap(),
+                0,
+                "ended after {:?}",
+                self.text()
+            );
         }
     }
 
@@ -370,7 +412,9 @@ impl Peer {
 
     /// Ends the connection at once, without a reply.
     pub fn reset(self) {
-        socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+        socket2::SockRef::from(&self.stream)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
     }
 }
 

@@ -28,7 +28,13 @@ pub struct Answer {
 
 /// `PUT`s the content, with the ticket if there is one.
 pub async fn put(target: &str, ticket: Option<&str>, content: &str) -> Result<Answer, String> {
-    send(Method::PUT, target, ticket, Full::new(Bytes::from(content.to_owned()))).await
+    send(
+        Method::PUT,
+        target,
+        ticket,
+        Full::new(Bytes::from(content.to_owned())),
+    )
+    .await
 }
 
 /// `GET`s.
@@ -44,7 +50,10 @@ pub async fn put_slowly(
     parts: mpsc::Receiver<Bytes>,
 ) -> Result<Answer, String> {
     let frames = ReceiverStream::new(parts).map(|part| Ok::<_, std::io::Error>(Frame::data(part)));
-    let body = Sized { length: length as u64, body: StreamBody::new(frames) };
+    let body = Sized {
+        length: length as u64,
+        body: StreamBody::new(frames),
+    };
     send(Method::PUT, target, Some(ticket), body).await
 }
 
@@ -58,28 +67,48 @@ where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: std::error::Error + Send + Sync,
 {
-    let uri: Uri = target.parse().map_err(|error| format!("{target:?} is no URL: {error}"))?;
-    let authority = uri.authority().ok_or_else(|| format!("{target:?} names no host"))?.clone();
+    let uri: Uri = target
+        .parse()
+        .map_err(|error| format!("{target:?} is no URL: {error}"))?;
+    let authority = uri
+        .authority()
+        .ok_or_else(|| format!("{target:?} names no host"))?
+        .clone();
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let mut request = Request::builder().method(method).uri(path).header("host", authority.as_str());
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", authority.as_str());
     if let Some(ticket) = ticket {
         request = request.header("fencing-token", ticket);
     }
     let request = request.body(body).map_err(|error| error.to_string())?;
     let sending = async {
-        let stream = TcpStream::connect(authority.as_str()).await.map_err(|e| e.to_string())?;
+        let stream = TcpStream::connect(authority.as_str())
+            .await
+            .map_err(|e| e.to_string())?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| error.to_string())?;
         let connection = tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| error.to_string())?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await;
         let body = body.map_err(|error| error.to_string())?.to_bytes();
         connection.abort();
-        Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned() })
+        Ok(Answer {
+            status,
+            body: String::from_utf8_lossy(&body).into_owned(),
+        })
     };
-    tokio::time::timeout(ANSWER_MAX, sending).await.map_err(|_| "no answer".to_owned())?
+    tokio::time::timeout(ANSWER_MAX, sending)
+        .await
+        .map_err(|_| "no answer".to_owned())?
 }
 
 /// A body whose length is known before its bytes are, so that it goes with `Content-Length`.

@@ -72,7 +72,10 @@ async fn tell(stack: &Stack, ttl: Duration) -> Result<u8, Failure> {
     let straight = format!("{}/{BUCKET}/{object}", stack.store_url());
     let ending = play(stack, "unguarded", &straight, &straight, ttl).await?;
     if ending.content != OLD {
-        let message = format!("the old bytes were to win, but the store holds {:?}", ending.content);
+        let message = format!(
+            "the old bytes were to win, but the store holds {:?}",
+            ending.content
+        );
         return Err(Failure::new(exit::FAILED, message));
     }
     say("   A's lock was long gone, and its write won. B's bytes are lost, and nobody was told.")?;
@@ -108,7 +111,9 @@ async fn play(
     let lock = LockName::new(lock).map_err(|error| Failure::because("lock", error))?;
     let mut a = PausedWriter::start(&lock, &stack.lockd_url(), target, OLD, ttl)?;
     let token_a = a.held().await?;
-    say(&format!("   A holds the lock {lock:?} with token {token_a}"))?;
+    say(&format!(
+        "   A holds the lock {lock:?} with token {token_a}"
+    ))?;
     a.begin().await?;
     say("   A looks: it holds the lock. It uploads, half of its bytes are sent ...")?;
     a.stop().await?;
@@ -117,7 +122,9 @@ async fn play(
     let b = session_of_b(stack, ttl).await?;
     let guard = b.acquire(&lock, Wait::AtMost(LOCK_MAX)).await?;
     let token_b = guard.token();
-    say(&format!("   A's lease ends; B gets the lock with token {token_b}"))?;
+    say(&format!(
+        "   A's lease ends; B gets the lock with token {token_b}"
+    ))?;
     let answer = http::put(target, Some(guard.ticket()), NEW)
         .await
         .map_err(|error| Failure::because("B's write", error))?;
@@ -134,25 +141,42 @@ async fn play(
         Step::Status(code, text) => say(&format!("   A's write is answered: {code} {text}"))?,
         other => say(&format!("   A's write is not answered: {other:?}"))?,
     }
-    let content = http::get(object).await.map_err(|error| Failure::because("the store", error))?;
+    let content = http::get(object)
+        .await
+        .map_err(|error| Failure::because("the store", error))?;
     say(&format!("   The store holds: {:?}", content.body))?;
     guard.release().await?;
     b.close().await?;
-    Ok(Ending { late, content: content.body })
+    Ok(Ending {
+        late,
+        content: content.body,
+    })
 }
 
 async fn session_of_b(stack: &Stack, ttl: Duration) -> Result<Session, Failure> {
     let client = Client::new([stack.lockd_url()])?;
     let holder = "writer B".to_owned();
-    Ok(client.open_session(SessionOptions { ttl, holder, ..SessionOptions::default() }).await?)
+    Ok(client
+        .open_session(SessionOptions {
+            ttl,
+            holder,
+            ..SessionOptions::default()
+        })
+        .await?)
 }
 
 /// The last refusal that says `stale`.
 async fn audited(stack: &Stack) -> Result<Option<String>, Failure> {
     let mut audit = AuditServiceClient::new(proxy_client::connect(&stack.admin_url()).await?);
     // The audit is written behind the refusal: it is followed until the record is there.
-    let request = TailRequest { backlog: 100, follow: true };
-    let records = audit.tail(request).await.map_err(|status| proxy_client::refused(&status))?;
+    let request = TailRequest {
+        backlog: 100,
+        follow: true,
+    };
+    let records = audit
+        .tail(request)
+        .await
+        .map_err(|status| proxy_client::refused(&status))?;
     let mut records = records.into_inner();
     let looking = async {
         while let Ok(Some(record)) = records.message().await {
@@ -162,7 +186,9 @@ async fn audited(stack: &Stack) -> Result<Option<String>, Failure> {
         }
         None
     };
-    Ok(tokio::time::timeout(Duration::from_secs(10), looking).await.unwrap_or(None))
+    Ok(tokio::time::timeout(Duration::from_secs(10), looking)
+        .await
+        .unwrap_or(None))
 }
 
 fn say(text: &str) -> Result<(), Failure> {

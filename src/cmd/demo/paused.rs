@@ -39,8 +39,20 @@ impl PausedWriter {
         let program = std::env::current_exe().map_err(failed)?;
         let mut child = Command::new(program)
             .arg("demo-writer")
-            .args(["--name", lock.as_str(), "--lockd", lockd, "--target", target])
-            .args(["--content", content, "--ttl", &format!("{}ms", ttl.as_millis())])
+            .args([
+                "--name",
+                lock.as_str(),
+                "--lockd",
+                lockd,
+                "--target",
+                target,
+            ])
+            .args([
+                "--content",
+                content,
+                "--ttl",
+                &format!("{}ms", ttl.as_millis()),
+            ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -50,7 +62,12 @@ impl PausedWriter {
         match (id, child.stdin.take(), child.stdout.take()) {
             (Some(id), Some(orders), Some(stdout)) => {
                 let steps = BufReader::new(stdout).lines();
-                Ok(PausedWriter { child, id, orders, steps })
+                Ok(PausedWriter {
+                    child,
+                    id,
+                    orders,
+                    steps,
+                })
             }
             _ => Err(Failure::new(exit::FAILED, "writer A ended before it began")),
         }
@@ -78,7 +95,10 @@ impl PausedWriter {
         let failed = |error| Failure::because("cannot stop writer A", error);
         kill_process(self.id, Signal::STOP).map_err(failed)?;
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
-        while waitid(WaitId::Pid(self.id), stopped).map_err(failed)?.is_none() {
+        while waitid(WaitId::Pid(self.id), stopped)
+            .map_err(failed)?
+            .is_none()
+        {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         // Read when it goes on.
@@ -115,5 +135,8 @@ impl PausedWriter {
 }
 
 fn unexpected(step: &Step) -> Failure {
-    Failure::new(exit::FAILED, format!("writer A is at another step: {step:?}"))
+    Failure::new(
+        exit::FAILED,
+        format!("writer A is at another step: {step:?}"),
+    )
 }

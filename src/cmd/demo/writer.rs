@@ -57,18 +57,27 @@ impl Step {
 /// Takes the lock, begins to write, and finishes when a line comes on stdin.
 pub async fn run(args: DemoWriterArgs) -> Result<u8, Failure> {
     let client = Client::new([args.lockd.clone()])?;
-    let options =
-        SessionOptions { ttl: args.ttl, holder: "writer A".to_owned(), ..SessionOptions::default() };
+    let options = SessionOptions {
+        ttl: args.ttl,
+        holder: "writer A".to_owned(),
+        ..SessionOptions::default()
+    };
     let session = client.open_session(options).await?;
     let guard = session.acquire(&args.name, Wait::Forever).await?;
     print_line(&Step::Held(guard.token().to_string()).line())?;
 
     next_line().await?;
     if !guard.is_held() {
-        return Err(Failure::new(exit::LOST, "the lock is lost before the write began"));
+        return Err(Failure::new(
+            exit::LOST,
+            "the lock is lost before the write began",
+        ));
     }
     let content = Bytes::from(args.content.into_bytes());
-    let (first, rest) = (content.slice(..content.len() / 2), content.slice(content.len() / 2..));
+    let (first, rest) = (
+        content.slice(..content.len() / 2),
+        content.slice(content.len() / 2..),
+    );
     let (parts, body) = mpsc::channel(1);
     let writing = http::put_slowly(&args.target, guard.ticket(), content.len(), body);
     let feeding = async {

@@ -76,8 +76,9 @@ async fn serve(listener: TcpListener, service: S3Service) {
                 continue;
             }
         };
-        let connection =
-            http.serve_connection(TokioIo::new(stream), service.clone()).into_owned();
+        let connection = http
+            .serve_connection(TokioIo::new(stream), service.clone())
+            .into_owned();
         connections.spawn(async move {
             // A client that goes away is no failure of the store.
             let _ = connection.await;

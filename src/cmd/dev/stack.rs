@@ -80,7 +80,13 @@ impl Stack {
             return Err(Failure::new(exit::FAILED, "the S3 listener is missing"));
         };
         let http = proxy.listener("http");
-        let stack = Stack { lockd, proxy, store, s3, http };
+        let stack = Stack {
+            lockd,
+            proxy,
+            store,
+            s3,
+            http,
+        };
         stack.wait_until_ready().await?;
         Ok(stack)
     }
@@ -94,7 +100,10 @@ impl Stack {
         };
         tokio::time::timeout(READY_MAX, waiting).await.map_err(|_| {
             let missing = health.check().err().unwrap_or_default();
-            Failure::new(exit::FAILED, format!("the proxy does not become ready: {missing}"))
+            Failure::new(
+                exit::FAILED,
+                format!("the proxy does not become ready: {missing}"),
+            )
         })
     }
 
@@ -137,7 +146,10 @@ fn lockd_config(options: &StackOptions) -> Result<LockdConfig, Failure> {
         listen: options.lockd,
         admin: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         data_dir: options.data.join("lockd"),
-        seals: vec![SealConfig { pattern, mode: SealMode::Required }],
+        seals: vec![SealConfig {
+            pattern,
+            mode: SealMode::Required,
+        }],
         ..LockdConfig::default()
     })
 }
@@ -190,7 +202,10 @@ path = "/**"
 
 /// `http://host:port/` as `host:port`, with the port of plain HTTP if there is none.
 fn host_and_port(url: &str) -> String {
-    let authority = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
+    let authority = url
+        .strip_prefix("http://")
+        .unwrap_or(url)
+        .trim_end_matches('/');
     match authority.rsplit_once(':') {
         Some((_, port)) if port.bytes().all(|b| b.is_ascii_digit()) => authority.to_owned(),
         _ => format!("{authority}:80"),

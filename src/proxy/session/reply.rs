@@ -176,7 +176,7 @@ impl Body for ReplyBody {
             ReplyBody::Empty => SizeHint::with_exact(0),
             ReplyBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             ReplyBody::Direct(direct) => direct.body.size_hint(),
-            ReplyBody::Relayed(relayed) => relayed.size.clone(),
+            ReplyBody::Relayed(relayed) => relayed.size,
         }
     }
 }

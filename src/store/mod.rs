@@ -6,6 +6,7 @@
 //! conformance suite, `tests/store_conformance.rs`, for every store.
 
 pub mod embedded;
+pub mod etcd;
 
 use std::time::Duration;
 

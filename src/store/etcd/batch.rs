@@ -1,0 +1,396 @@
+//! Many small transactions as one: what makes etcd fast is fewer of them.
+//!
+//! One task collects transactions while a few batches are in flight and sends what has gathered as
+//! one transaction of nested ones; with nothing in flight it sends at once. Two enqueues for one
+//! lock never share a batch, for they would share a create revision and so a token; nor do two
+//! writes of one key, which etcd refuses. A batch that etcd refuses is sent again one by one, so
+//! that a bad transaction fails alone.
+//!
+//! Each batch also compares the record of the token generation with what this store knows of it, so
+//! that the tokens read from the answer are exactly those of that moment.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use prost::Message as _;
+use prost::bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tonic::{Code, Status};
+
+use super::endpoints::{Endpoints, store_error};
+use super::generation::Generations;
+use super::layout::Layout;
+use super::txn::{compare, get, take_nested, take_range, txn};
+use crate::etcd_proto::etcdserverpb::compare::{CompareResult, TargetUnion};
+use crate::etcd_proto::etcdserverpb::{RangeRequest, TxnRequest, TxnResponse};
+use crate::lock_name::LockName;
+use crate::store::StoreError;
+
+/// Transactions in one batch. etcd refuses more than 128 operations on any path of nesting
+/// (`--max-txn-ops`); ours nest up to 7 below the batch.
+const BATCH_TXNS_MAX: usize = 96;
+
+/// Bytes in one batch. etcd refuses requests above 1.5 MiB (`--max-request-bytes`).
+const BATCH_BYTES_MAX: usize = 512 * 1024;
+
+/// Batches in flight. More would make them smaller.
+const BATCHES_IN_FLIGHT_MAX: usize = 2;
+
+/// Transactions that wait; the next caller waits to get in.
+const WAITING_MAX: usize = 16_384;
+
+/// Transactions of a refused batch that are sent at the same time.
+const SINGLES_IN_FLIGHT_MAX: usize = 16;
+
+/// How often a batch starts again because the generation changed under it.
+const GENERATION_TRIES_MAX: usize = 4;
+
+/// One transaction to send.
+pub struct Nested {
+    pub lock: LockName,
+    /// The only entry that it writes.
+    pub key: Bytes,
+    /// It may create an entry.
+    pub creates: bool,
+    /// The revision of the generation record that it was built on; elsewhere it means nothing.
+    pub pinned: Option<i64>,
+    pub txn: TxnRequest,
+}
+
+/// The answer to one transaction.
+pub struct Answer {
+    pub response: TxnResponse,
+    /// The generations at that moment.
+    pub generations: Arc<Generations>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone)]
+pub enum Failure {
+    /// The generation is another one than it was built on: nothing was written.
+    Repin,
+    /// etcd did not do it, or did not say.
+    Status(Status),
+    Store(StoreError),
+}
+
+impl From<Failure> for StoreError {
+    fn from(failure: Failure) -> StoreError {
+        match failure {
+            Failure::Repin => StoreError::Unavailable("the token generation changes".to_owned()),
+            Failure::Status(status) => store_error(&status),
+            Failure::Store(error) => error,
+        }
+    }
+}
+
+struct Waiting {
+    nested: Nested,
+    reply: oneshot::Sender<Result<Answer, Failure>>,
+}
+
+/// Hands transactions to the task.
+#[derive(Clone)]
+pub struct Batcher {
+    waiting: mpsc::Sender<Waiting>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    endpoints: Arc<Endpoints>,
+    layout: Layout,
+    generations: Mutex<Arc<Generations>>,
+}
+
+impl Batcher {
+    /// The batcher and its task, which ends when the last clone is dropped.
+    pub fn new(
+        endpoints: Arc<Endpoints>,
+        layout: Layout,
+    ) -> (Batcher, impl Future<Output = ()> + Send) {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let generations = Mutex::default();
+        let shared = Arc::new(Shared {
+            endpoints,
+            layout,
+            generations,
+        });
+        let task = run(receiver, Arc::clone(&shared));
+        (
+            Batcher {
+                waiting: sender,
+                shared,
+            },
+            task,
+        )
+    }
+
+    /// Sends one transaction. Dropped before it was sent, it is not sent.
+    pub async fn send(&self, nested: Nested) -> Result<Answer, Failure> {
+        let (reply, answer) = oneshot::channel();
+        let stopped = || Failure::Store(StoreError::Unavailable("the store stopped".to_owned()));
+        self.waiting
+            .send(Waiting { nested, reply })
+            .await
+            .map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
+    }
+
+    /// The generations as last seen.
+    pub fn generations(&self) -> Arc<Generations> {
+        self.shared.generations()
+    }
+
+    /// The generations as they are.
+    pub async fn refresh(&self) -> Result<Arc<Generations>, StoreError> {
+        self.shared.refresh().await
+    }
+}
+
+impl Shared {
+    fn generations(&self) -> Arc<Generations> {
+        Arc::clone(
+            &self
+                .generations
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    async fn refresh(&self) -> Result<Arc<Generations>, StoreError> {
+        let key = self.layout.generation();
+        let read = self
+            .endpoints
+            .range(RangeRequest {
+                key,
+                ..RangeRequest::default()
+            })
+            .await;
+        let read = read.map_err(|status| store_error(&status))?;
+        self.learn(Generations::read(read.kvs.first())?);
+        Ok(self.generations())
+    }
+
+    /// Takes what was read, unless something newer is known: reads may overtake each other.
+    fn learn(&self, read: Generations) {
+        let mut known = self
+            .generations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if read.revision() > known.revision() {
+            *known = Arc::new(read);
+        }
+    }
+}
+
+async fn run(mut receiver: mpsc::Receiver<Waiting>, shared: Arc<Shared>) {
+    let mut lanes = Lanes::default();
+    let mut in_flight: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+    let mut open = true;
+    while open || !lanes.is_empty() || !in_flight.is_empty() {
+        while in_flight.len() < BATCHES_IN_FLIGHT_MAX {
+            let batch = lanes.take_batch();
+            if batch.is_empty() {
+                break;
+            }
+            in_flight.push(Box::pin(send_batch(Arc::clone(&shared), batch)));
+        }
+        tokio::select! {
+            received = receiver.recv(), if open && lanes.len < WAITING_MAX => match received {
+                Some(waiting) => {
+                    lanes.push(waiting);
+                    while lanes.len < WAITING_MAX && let Ok(waiting) = receiver.try_recv() {
+                        lanes.push(waiting);
+                    }
+                }
+                None => open = false,
+            },
+            Some(()) = in_flight.next() => {}
+        }
+    }
+}
+
+/// What waits, by lock: a lock with a thousand enqueues takes one place in each batch.
+#[derive(Default)]
+struct Lanes {
+    lanes: HashMap<LockName, Lane>,
+    /// The locks that have something waiting, in turn.
+    turns: VecDeque<LockName>,
+    len: usize,
+}
+
+/// Others first: a removal must not wait behind the enqueues that it serves.
+#[derive(Default)]
+struct Lane {
+    others: VecDeque<Waiting>,
+    creates: VecDeque<Waiting>,
+}
+
+impl Lanes {
+    fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        let lane = self
+            .lanes
+            .entry(waiting.nested.lock.clone())
+            .or_insert_with(|| {
+                self.turns.push_back(waiting.nested.lock.clone());
+                Lane::default()
+            });
+        let queue = if waiting.nested.creates {
+            &mut lane.creates
+        } else {
+            &mut lane.others
+        };
+        queue.push_back(waiting);
+        self.len += 1;
+    }
+
+    /// The next batch: each lock in turn gives what may go together.
+    fn take_batch(&mut self) -> Vec<Waiting> {
+        let mut batch: Vec<Waiting> = Vec::new();
+        let mut bytes = 0;
+        for _ in 0..self.turns.len() {
+            if batch.len() >= BATCH_TXNS_MAX || bytes >= BATCH_BYTES_MAX {
+                break;
+            }
+            let Some(lock) = self.turns.pop_front() else {
+                break;
+            };
+            let Some(lane) = self.lanes.get_mut(&lock) else {
+                continue;
+            };
+            let start = batch.len();
+            self.len -= lane.take(&mut batch, BATCH_TXNS_MAX);
+            bytes += batch[start..]
+                .iter()
+                .map(|one| one.nested.txn.encoded_len())
+                .sum::<usize>();
+            if lane.others.is_empty() && lane.creates.is_empty() {
+                self.lanes.remove(&lock);
+            } else {
+                self.turns.push_back(lock);
+            }
+        }
+        batch
+    }
+}
+
+impl Lane {
+    /// Moves to the batch what may join it; returns how many have left the lane.
+    fn take(&mut self, batch: &mut Vec<Waiting>, count_max: usize) -> usize {
+        let (start, before) = (batch.len(), self.others.len() + self.creates.len());
+        for queue in [&mut self.others, &mut self.creates] {
+            while batch.len() < count_max
+                && let Some(waiting) = queue.pop_front()
+            {
+                let joined = &batch[start..];
+                let abandoned = waiting.reply.is_closed();
+                let clash = joined.iter().any(|other| {
+                    other.nested.key == waiting.nested.key
+                        || (other.nested.creates && waiting.nested.creates)
+                });
+                if clash && !abandoned {
+                    queue.push_front(waiting);
+                    break;
+                }
+                if !abandoned {
+                    batch.push(waiting);
+                }
+            }
+        }
+        before - self.others.len() - self.creates.len()
+    }
+}
+
+async fn send_batch(shared: Arc<Shared>, batch: Vec<Waiting>) {
+    let (nested, replies): (Vec<_>, Vec<_>) = batch
+        .into_iter()
+        .map(|waiting| (waiting.nested, waiting.reply))
+        .unzip();
+    let answers = match shared.send(&nested).await {
+        Ok(answers) => answers,
+        Err(Failure::Status(status)) if nested.len() > 1 && refuses_batch(&status) => {
+            tracing::debug!(%status, count = nested.len(), "etcd: batch refused, one by one now");
+            let singles = nested
+                .into_iter()
+                .map(|one| send_one(Arc::clone(&shared), one));
+            futures::stream::iter(singles)
+                .buffered(SINGLES_IN_FLIGHT_MAX)
+                .collect()
+                .await
+        }
+        Err(failure) => nested.iter().map(|_| Err(failure.clone())).collect(),
+    };
+    for (reply, answer) in replies.into_iter().zip(answers) {
+        // A caller that has gone away hears nothing; what was written stands.
+        let _ = reply.send(answer);
+    }
+}
+
+async fn send_one(shared: Arc<Shared>, nested: Nested) -> Result<Answer, Failure> {
+    let mut answers = shared.send(&[nested]).await?;
+    answers.pop().unwrap_or_else(|| Err(Failure::Store(lost())))
+}
+
+/// Whether etcd has refused the whole for one part of it: nothing was written then.
+fn refuses_batch(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition | Code::OutOfRange
+    )
+}
+
+impl Shared {
+    /// One transaction of all. Repeats it while the generation changes under it.
+    async fn send(&self, batch: &[Nested]) -> Result<Vec<Result<Answer, Failure>>, Failure> {
+        for _ in 0..GENERATION_TRIES_MAX {
+            let generations = self.generations();
+            let revision = generations.revision();
+            let fits = |one: &&Nested| one.pinned.is_none_or(|pinned| pinned == revision);
+            let key = self.layout.generation();
+            let pin = TargetUnion::ModRevision(revision);
+            let request = TxnRequest {
+                compare: vec![compare(&key, CompareResult::Equal, pin)],
+                success: batch
+                    .iter()
+                    .filter(fits)
+                    .map(|one| txn(one.txn.clone()))
+                    .collect(),
+                failure: vec![get(key)],
+            };
+            let mut answer = self.endpoints.txn(request).await.map_err(Failure::Status)?;
+            if !answer.succeeded {
+                let read = take_range(&mut answer, 0).map_err(Failure::Store)?;
+                let read = Generations::read(read.kvs.first()).map_err(Failure::Store)?;
+                self.learn(read);
+                continue;
+            }
+            let mut answers = take_nested(answer).into_iter();
+            let read = |one: &Nested| {
+                if !fits(&one) {
+                    return Err(Failure::Repin);
+                }
+                let response = answers
+                    .next()
+                    .flatten()
+                    .ok_or_else(|| Failure::Store(lost()))?;
+                Ok(Answer {
+                    response,
+                    generations: Arc::clone(&generations),
+                })
+            };
+            return Ok(batch.iter().map(read).collect());
+        }
+        Err(Failure::Repin)
+    }
+}
+
+fn lost() -> StoreError {
+    StoreError::Corrupt("etcd answered against its contract: a nested answer is missing".to_owned())
+}

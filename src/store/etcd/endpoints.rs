@@ -1,0 +1,170 @@
+//! Connections to the members of an etcd cluster, and which of them is used.
+//!
+//! One member serves everything until it fails a call; then the next one does. Every call says
+//! `hasleader`, so that a member which is cut off from the others refuses at once instead of letting
+//! the call wait (etcd: `WithRequireLeader`).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Response, Status};
+
+use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
+use crate::etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
+use crate::store::StoreError;
+
+/// Longest time until a call is given up.
+pub const CALL_MAX: Duration = Duration::from_secs(5);
+
+/// Longest time until a connection is given up.
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// How often an HTTP/2 ping looks for a dead peer. etcd closes connections that ping more often
+/// than every 5 s (`--grpc-keepalive-min-time`).
+const PING_EVERY: Duration = Duration::from_secs(10);
+
+/// Largest message that is taken from etcd: a page of foreign keys may be far larger than ours.
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The members.
+#[derive(Debug)]
+pub struct Endpoints {
+    channels: Vec<(String, Channel)>,
+    current: AtomicUsize,
+}
+
+/// One member, and which it is: to be named when it failed.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub channel: Channel,
+    index: usize,
+}
+
+impl Endpoints {
+    /// Connects when first used. Must be called in a tokio runtime.
+    pub fn new(addresses: &[String]) -> Result<Endpoints, StoreError> {
+        let refused = |address: &str, why: &str| {
+            StoreError::Refused(format!("etcd endpoint {address:?}: {why}"))
+        };
+        let mut channels = Vec::with_capacity(addresses.len());
+        for address in addresses {
+            if !address.starts_with("http://") {
+                return Err(refused(
+                    address,
+                    "it must begin with http:// (TLS is not built in)",
+                ));
+            }
+            let endpoint = Endpoint::from_shared(address.clone())
+                .map_err(|error| refused(address, &error.to_string()))?
+                .connect_timeout(CONNECT_MAX)
+                .tcp_nodelay(true)
+                .http2_keep_alive_interval(PING_EVERY)
+                .keep_alive_timeout(CALL_MAX)
+                .keep_alive_while_idle(true);
+            channels.push((address.clone(), endpoint.connect_lazy()));
+        }
+        if channels.is_empty() {
+            return Err(StoreError::Refused(
+                "no etcd endpoint is configured".to_owned(),
+            ));
+        }
+        Ok(Endpoints {
+            channels,
+            current: AtomicUsize::new(0),
+        })
+    }
+
+    /// The member in use.
+    pub fn member(&self) -> Member {
+        // Relaxed: only a hint, nothing else is published with it.
+        let index = self.current.load(Ordering::Relaxed) % self.channels.len();
+        Member {
+            channel: self.channels[index].1.clone(),
+            index,
+        }
+    }
+
+    /// Goes on to the next member, unless another call has done so since.
+    pub fn failed(&self, member: &Member, why: &dyn std::fmt::Display) {
+        let next = (member.index + 1) % self.channels.len();
+        let changed =
+            self.current
+                .compare_exchange(member.index, next, Ordering::Relaxed, Ordering::Relaxed);
+        if changed.is_ok() {
+            let (from, to) = (&self.channels[member.index].0, &self.channels[next].0);
+            tracing::warn!(%from, %to, %why, "etcd: member failed");
+        }
+    }
+
+    /// One call with its deadline, to the member in use.
+    pub async fn call<T, F>(&self, make: impl FnOnce(Channel) -> F) -> Result<T, Status>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let member = self.member();
+        let answer = match tokio::time::timeout(CALL_MAX, make(member.channel.clone())).await {
+            Ok(answer) => answer.map(Response::into_inner),
+            Err(_) => Err(Status::deadline_exceeded(format!(
+                "no answer in {CALL_MAX:?}"
+            ))),
+        };
+        if let Err(status) = &answer
+            && blames_member(status)
+        {
+            self.failed(&member, status);
+        }
+        answer
+    }
+
+    /// One transaction.
+    pub async fn txn(&self, txn: TxnRequest) -> Result<TxnResponse, Status> {
+        self.call(async |channel| kv(channel).txn(request(txn)).await)
+            .await
+    }
+
+    /// One range.
+    pub async fn range(&self, range: RangeRequest) -> Result<RangeResponse, Status> {
+        self.call(async |channel| kv(channel).range(request(range)).await)
+            .await
+    }
+}
+
+fn kv(channel: Channel) -> KvClient<Channel> {
+    KvClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+}
+
+/// A request that a member without a leader refuses.
+pub fn request<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    let value = tonic::metadata::MetadataValue::from_static("true");
+    request.metadata_mut().insert("hasleader", value);
+    request
+}
+
+/// Whether another member may do better.
+fn blames_member(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::Unavailable
+            | Code::DeadlineExceeded
+            | Code::Unknown
+            | Code::Internal
+            | Code::Cancelled
+    )
+}
+
+/// What a failed call means to the caller of the store.
+pub fn store_error(status: &Status) -> StoreError {
+    let text = format!("etcd: {}: {}", status.code(), status.message());
+    match status.code() {
+        Code::PermissionDenied
+        | Code::Unauthenticated
+        | Code::InvalidArgument
+        | Code::FailedPrecondition
+        | Code::NotFound
+        | Code::Unimplemented => StoreError::Refused(text),
+        Code::DataLoss => StoreError::Corrupt(text),
+        _ => StoreError::Unavailable(text),
+    }
+}

@@ -1,0 +1,268 @@
+//! One watch on everything: a whole read at one revision, then every change after it.
+//!
+//! A broken stream goes on at the next member after the last revision that arrived whole, and the
+//! reader notices nothing. Where etcd has compacted that revision away, the watch starts again with
+//! [`Event::Reset`].
+//!
+//! A delete names only the key, so the watch remembers what each entry was.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::endpoints::{CALL_MAX, Endpoints, MESSAGE_BYTES_MAX, Member, request};
+use super::generation::Generations;
+use super::layout::KeyRange;
+use super::read::snapshot;
+use super::txn::Txns;
+use crate::etcd_proto::etcdserverpb::watch_client::WatchClient;
+use crate::etcd_proto::etcdserverpb::watch_request::RequestUnion;
+use crate::etcd_proto::etcdserverpb::{
+    WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+};
+use crate::etcd_proto::mvccpb::event::EventType;
+use crate::etcd_proto::mvccpb::{Event as EtcdEvent, KeyValue};
+use crate::lock_name::LockName;
+use crate::store::{Event, SessionId, StoreError};
+use crate::token::Token;
+
+/// How long a failed watch waits before it tries the next member.
+const RETRY_EVERY: Duration = Duration::from_millis(200);
+
+/// How often a quiet stream is asked whether it lives.
+const ASK_EVERY: Duration = Duration::from_secs(2);
+
+/// A stream that said nothing for this long, although asked, is left.
+const QUIET_MAX: Duration = CALL_MAX;
+
+/// Why a stream ended.
+enum End {
+    /// The reader has gone.
+    Reader,
+    /// Go on after the last whole revision.
+    Broken(Status),
+    /// etcd no longer has what follows that revision, or it cannot be read: start again.
+    Restart(String),
+}
+
+/// What an entry was when it was last seen.
+struct Seen {
+    lock: LockName,
+    session: SessionId,
+    token: Token,
+}
+
+/// Feeds one watch until its reader is gone.
+pub async fn feed(endpoints: Arc<Endpoints>, txns: Txns, reader: mpsc::Sender<Event>) {
+    let mut feed = Feed {
+        range: txns.layout.watch_range(),
+        generation_key: txns.layout.generation(),
+        txns,
+        reader,
+        seen: HashMap::new(),
+        generations: Generations::default(),
+        revision: 0,
+    };
+    while !feed.reader.is_closed() {
+        match feed.start(&endpoints).await {
+            Ok(()) => {}
+            Err(Some(error)) => {
+                tracing::warn!(%error, "etcd: watch not started");
+                tokio::time::sleep(RETRY_EVERY).await;
+                continue;
+            }
+            Err(None) => return,
+        }
+        loop {
+            let member = endpoints.member();
+            match feed.follow(&member).await {
+                End::Reader => return,
+                End::Broken(status) => {
+                    endpoints.failed(&member, &status);
+                    tokio::time::sleep(RETRY_EVERY).await;
+                }
+                End::Restart(why) => {
+                    tracing::warn!(%why, "etcd: watch starts again");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+struct Feed {
+    range: KeyRange,
+    generation_key: Bytes,
+    txns: Txns,
+    reader: mpsc::Sender<Event>,
+    seen: HashMap<Bytes, Seen>,
+    generations: Generations,
+    /// All events up to this one have been sent.
+    revision: i64,
+}
+
+impl Feed {
+    /// Reads everything and sends it. `Err(None)`: the reader has gone.
+    async fn start(&mut self, endpoints: &Endpoints) -> Result<(), Option<StoreError>> {
+        let layout = self.txns.layout.clone();
+        let keep = |kv: &KeyValue| layout.parse_entry(kv).is_some();
+        let read = snapshot(endpoints, &self.range, self.generation_key.clone(), keep).await?;
+        self.seen.clear();
+        self.generations = Generations::read(read.beside.as_ref())?;
+        self.revision = read.revision;
+        let mut events = Vec::with_capacity(read.kvs.len() + 2);
+        for kv in read.kvs {
+            self.put(kv, &mut events)?;
+        }
+        events.sort_by_key(|event| match event {
+            Event::Put(entry) => Some(entry.token),
+            _ => None,
+        });
+        events.insert(0, Event::Reset);
+        events.push(Event::Synced);
+        self.tell(events).await.map_err(|_| None)
+    }
+
+    async fn tell(&self, events: Vec<Event>) -> Result<(), mpsc::error::SendError<Event>> {
+        for event in events {
+            self.reader.send(event).await?;
+        }
+        Ok(())
+    }
+
+    /// One stream, from the revision after the last one.
+    async fn follow(&mut self, member: &Member) -> End {
+        let create = RequestUnion::CreateRequest(WatchCreateRequest {
+            key: self.range.start.clone(),
+            range_end: self.range.end.clone(),
+            start_revision: self.revision + 1,
+            fragment: true,
+            ..WatchCreateRequest::default()
+        });
+        let (outgoing, requests) = mpsc::channel(4);
+        // Before the call: etcd sends the head of its answer with the first answer only.
+        if outgoing
+            .try_send(WatchRequest {
+                request_union: Some(create),
+            })
+            .is_err()
+        {
+            return End::Broken(Status::internal("a fresh queue is full"));
+        }
+        let mut client =
+            WatchClient::new(member.channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let call = client.watch(request(ReceiverStream::new(requests)));
+        let mut answers = match tokio::time::timeout(CALL_MAX, call).await {
+            Ok(Ok(answers)) => answers.into_inner(),
+            Ok(Err(status)) => return End::Broken(status),
+            Err(_) => return End::Broken(Status::deadline_exceeded("no watch was made")),
+        };
+        let mut heard = Instant::now();
+        let mut asks = tokio::time::interval(ASK_EVERY);
+        let reader = self.reader.clone();
+        loop {
+            tokio::select! {
+                answer = answers.message() => {
+                    let end = match answer {
+                        Ok(Some(answer)) => self.handle(answer).await,
+                        Ok(None) => Some(End::Broken(Status::unavailable("etcd ended it"))),
+                        Err(status) => Some(End::Broken(status)),
+                    };
+                    if let Some(end) = end {
+                        return end;
+                    }
+                    // After the reader has taken it all: a slow reader is not a quiet stream.
+                    heard = Instant::now();
+                }
+                _ = asks.tick() => {
+                    if heard.elapsed() > QUIET_MAX {
+                        return End::Broken(Status::deadline_exceeded("the watch is silent"));
+                    }
+                    // Only a sign of life: what such an answer says of revisions may run ahead of
+                    // the events (etcd issue 15220).
+                    let ask = RequestUnion::ProgressRequest(WatchProgressRequest {});
+                    let _ = outgoing.try_send(WatchRequest { request_union: Some(ask) });
+                }
+                () = reader.closed() => return End::Reader,
+            }
+        }
+    }
+
+    async fn handle(&mut self, answer: WatchResponse) -> Option<End> {
+        if answer.compact_revision > 0 {
+            return Some(End::Restart(format!(
+                "compacted up to {}",
+                answer.compact_revision
+            )));
+        }
+        if answer.canceled {
+            return Some(End::Broken(Status::unavailable(answer.cancel_reason)));
+        }
+        let last = answer.events.last().and_then(|event| event.kv.as_ref());
+        let last = last.map_or(0, |kv| kv.mod_revision);
+        let mut events = Vec::with_capacity(answer.events.len());
+        for event in answer.events {
+            if let Err(error) = self.translate(event, &mut events) {
+                return Some(End::Restart(error.to_string()));
+            }
+        }
+        if self.tell(events).await.is_err() {
+            return Some(End::Reader);
+        }
+        // A fragment may end within a revision, which must then be asked for again.
+        let whole = if answer.fragment { last - 1 } else { last };
+        self.revision = self.revision.max(whole);
+        None
+    }
+
+    fn translate(&mut self, event: EtcdEvent, events: &mut Vec<Event>) -> Result<(), StoreError> {
+        let deleted = event.r#type() == EventType::Delete;
+        let Some(kv) = event.kv else { return Ok(()) };
+        if kv.key == self.generation_key {
+            self.generations = Generations::read(Some(&kv).filter(|_| !deleted))?;
+            return Ok(());
+        }
+        if deleted {
+            self.gone(&kv.key, events);
+            return Ok(());
+        }
+        self.put(kv, events)
+    }
+
+    /// An entry, or a key that is none (any more).
+    fn put(&mut self, kv: KeyValue, events: &mut Vec<Event>) -> Result<(), StoreError> {
+        let Some(entry) = self.txns.entry(&kv, &self.generations)? else {
+            self.gone(&kv.key, events);
+            return Ok(());
+        };
+        let seen = Seen {
+            lock: entry.lock.clone(),
+            session: entry.session,
+            token: entry.token,
+        };
+        self.seen.insert(kv.key, seen);
+        events.push(Event::Put(entry));
+        Ok(())
+    }
+
+    fn gone(&mut self, key: &Bytes, events: &mut Vec<Event>) {
+        if let Some(Seen {
+            lock,
+            session,
+            token,
+        }) = self.seen.remove(key)
+        {
+            events.push(Event::Gone {
+                lock,
+                session,
+                token,
+            });
+        }
+    }
+}

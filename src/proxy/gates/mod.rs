@@ -7,7 +7,7 @@
 //!   waiting for it;
 //! - no permit is used before the store has marked its lock for the listener's hold.
 //!
-//! [`entry`] is one gate with what is kept beside it, `load` makes it, `retire` lets it go.
+//! `entry` is one gate with what is kept beside it, `load` makes it, `retire` lets it go.
 //!
 //! It leaves to others: whether the ticket is genuine (`tickets`), what a refusal looks like.
 

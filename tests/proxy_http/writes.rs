@@ -11,7 +11,8 @@ async fn a_current_write_passes_without_its_ticket_and_otherwise_byte_for_byte()
     let request = format!(
         "PUT /accounts/7/a%2Bb//c?q=%7e HTTP/1.1\r\nHOST: backend.example\r\nX-First: 1\r\n\
          fencing-token: {ticket}\r\nx-CASE: Kept \u{e9}\r\n\
-         Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nX-Twice: a\r\nX-Twice: b\r\nContent-Length: 4\r\n\r\nbody"
+         Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nX-Twice: a\r\nX-Twice: b\r\n\
+         Content-Length: 4\r\n\r\nbody"
     );
     let (seen, reply) = world.pass(&request).await;
     assert_eq!(

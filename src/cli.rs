@@ -225,7 +225,12 @@ pub struct SealArgs {
     /// The lock, which must be the ticket's.
     pub name: LockName,
     /// The ticket of the lock's holder.
-    #[arg(long, env = "FENCING_TOKEN", value_name = "TICKET", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "FENCING_TOKEN",
+        value_name = "TICKET",
+        hide_env_values = true
+    )]
     pub ticket: String,
     /// Longest wait for older writes to end.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
@@ -265,8 +270,36 @@ pub struct TailArgs {
 /// `ringfence keys`
 #[derive(Subcommand, Debug)]
 pub enum KeysCommand {
-    /// Make a key: the secret into a file, the public half on stdout.
-    Generate,
+    /// Make the signing key of a lock service, if its folder holds none; print the public half.
+    Generate(KeysFolder),
+    /// Make a new signing key. The ones before go on verifying what they signed.
+    ///
+    /// A running lock service takes the new key over within seconds, and proxies from it.
+    Rotate(KeysFolder),
+    /// Print the public keys of a running lock service, as a proxy's key file takes them.
+    Show(KeysShowArgs),
+}
+
+/// Where the signing keys are.
+#[derive(Args, Debug, Clone)]
+pub struct KeysFolder {
+    /// The lock service's configuration file, which names the folder.
+    #[arg(long, value_name = "FILE", conflicts_with = "folder")]
+    pub config: Option<PathBuf>,
+    /// The folder itself.
+    #[arg(long = "dir", value_name = "DIR")]
+    pub folder: Option<PathBuf>,
+}
+
+/// `ringfence keys show`
+#[derive(Args, Debug, Clone)]
+pub struct KeysShowArgs {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub lockd: LockdAddress,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub output: OutputArgs,
 }
 
 /// `ringfence demo-writer`
@@ -294,7 +327,9 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
     let millis_per_unit: u64 = match unit {
         "ms" => 1,
@@ -304,7 +339,10 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         "d" => 24 * 60 * 60 * 1000,
         _ => return Err("a whole number with its unit is a time: 250ms, 15s, 5m, 1h, 2d".into()),
     };
-    let millis = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(millis_per_unit));
+    let millis = digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|count| count.checked_mul(millis_per_unit));
     // A century is more than anybody waits, and leaves room for sums.
     let max = 100 * 365 * 24 * 60 * 60 * 1000;
     match millis {
@@ -339,7 +377,17 @@ mod tests {
         assert_eq!(parse_duration("15s"), Ok(Duration::from_secs(15)));
         assert_eq!(parse_duration("2d"), Ok(Duration::from_secs(172_800)));
         assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
-        for bad in ["", "15", "s", "1.5s", "-1s", "1 s", "99999999999999999999s", "1w", "ü"] {
+        for bad in [
+            "",
+            "15",
+            "s",
+            "1.5s",
+            "-1s",
+            "1 s",
+            "99999999999999999999s",
+            "1w",
+            "ü",
+        ] {
             assert!(parse_duration(bad).is_err(), "{bad:?} was taken");
         }
         assert!(parse_ttl("499ms").is_err());
@@ -350,7 +398,12 @@ mod tests {
     #[test]
     fn a_command_begins_after_two_dashes_and_keeps_its_own_flags() {
         let cli = Cli::try_parse_from(["ringfence", "lock", "a/b", "--", "ls", "--wait", "-l"]);
-        let Ok(Cli { command: Command::Lock(args) }) = cli else { panic!("{cli:?}") };
+        let Ok(Cli {
+            command: Command::Lock(args),
+        }) = cli
+        else {
+            panic!("{cli:?}")
+        };
         assert_eq!(args.command, ["ls", "--wait", "-l"]);
         assert!(Cli::try_parse_from(["ringfence", "lock", "a//b"]).is_err());
         assert!(Cli::try_parse_from(["ringfence", "lock", "a", "ls"]).is_err());

@@ -1,4 +1,5 @@
-//! Time as an argument. The pure cores take a `now` and never read a clock; the shells read it here.
+//! Time as an argument. The pure cores take a `now` and never read a clock; the shells read it
+//! here.
 
 use std::time::Duration;
 

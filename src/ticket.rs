@@ -7,6 +7,7 @@
 //!
 //! A ticket has no expiry: the watermark, not a clock, decides when it is worthless.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use pasetors::Public;
@@ -107,7 +108,9 @@ pub enum InvalidTicket {
 
 #[derive(Serialize, Deserialize)]
 struct TicketBody<'a> {
-    lock: &'a str,
+    // Not `&str`: a name with a quote or a backslash is escaped and cannot be borrowed.
+    #[serde(borrow)]
+    lock: Cow<'a, str>,
     // A string: JavaScript loses integers above 2^53.
     token: &'a str,
     holder: String,
@@ -119,7 +122,8 @@ struct TicketBody<'a> {
 #[derive(Serialize, Deserialize)]
 struct OrderBody<'a> {
     action: Action,
-    lock: &'a str,
+    #[serde(borrow)]
+    lock: Cow<'a, str>,
     token: &'a str,
 }
 
@@ -179,7 +183,7 @@ impl SigningKey {
     /// Signs a ticket.
     pub fn sign_ticket(&self, ticket: &Ticket) -> String {
         let body = TicketBody {
-            lock: ticket.lock.as_str(),
+            lock: ticket.lock.as_str().into(),
             token: &ticket.token.to_string(),
             holder: ticket.holder.clone(),
             session: ticket.session.clone(),
@@ -193,7 +197,7 @@ impl SigningKey {
     pub fn sign_order(&self, order: &Order) -> String {
         let body = OrderBody {
             action: order.action,
-            lock: order.lock.as_str(),
+            lock: order.lock.as_str().into(),
             token: &order.token.to_string(),
         };
         self.sign(&body, ORDER_KIND)
@@ -277,7 +281,7 @@ impl KeyRing {
         let payload = self.verify(envelope, TICKET_KIND)?;
         let body: TicketBody<'_> = parse_body(&payload)?;
         Ok(Ticket {
-            lock: parse_content(body.lock)?,
+            lock: parse_content(&body.lock)?,
             token: parse_content(body.token)?,
             holder: body.holder,
             session: body.session,
@@ -292,7 +296,7 @@ impl KeyRing {
         let body: OrderBody<'_> = parse_body(&payload)?;
         Ok(Order {
             action: body.action,
-            lock: parse_content(body.lock)?,
+            lock: parse_content(&body.lock)?,
             token: parse_content(body.token)?,
         })
     }
@@ -339,7 +343,7 @@ mod tests {
 
     fn ticket() -> Ticket {
         Ticket {
-            lock: LockName::new("tenant/42").unwrap(),
+            lock: LockName::new("tenant/\"4\\2\"").unwrap(),
             token: Token::new(7).unwrap(),
             holder: "host \"quoted\" ü".to_owned(),
             session: "694d7".to_owned(),

@@ -8,6 +8,7 @@ use ringfence::ticket::{SealScope, SigningKey, Ticket};
 use ringfence::token::Token;
 
 use super::process::{Server, free_port};
+use super::serve;
 
 const INSTANCE: &str = "bench";
 const LOCK: &str = "bench";
@@ -122,7 +123,7 @@ pub fn haproxy(dir: &Path, origin: u16) -> Proxy {
     }
 }
 
-/// `ringfence proxy` with one http listener and one rule.
+/// The ringfence proxy with one http listener and one rule.
 pub fn ringfence(dir: &Path, origin: u16, ticket: &Signed) -> Proxy {
     let (port, admin) = (free_port(), free_port());
     let keys = dir.join("keys.txt");
@@ -150,12 +151,12 @@ pub fn ringfence(dir: &Path, origin: u16, ticket: &Signed) -> Proxy {
     );
     let config = dir.join("ringfence.toml");
     std::fs::write(&config, text).expect("the proxy's configuration");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfence"));
-    command.args(["proxy", "--init", "--config"]).arg(&config);
-    command.env("TOKIO_WORKER_THREADS", "1");
+    let program = std::env::current_exe().expect("this program's path");
+    let mut command = Command::new(program);
+    command.arg(serve::ARGUMENT).arg(&config);
     Proxy {
         name: "ringfence",
-        server: Server::start("ringfence", &mut command, dir, &[port, admin]),
+        server: Server::start("ringfence", &mut command, dir, &[port]),
         port,
     }
 }

@@ -134,7 +134,7 @@ async fn ask(asking: &mut Asking, until: Option<Instant>) -> Result<AcquireRespo
                 if fault(&status) == Fault::Endpoint {
                     core.endpoints.failed(at);
                 }
-                (judge(&status, repeated, &core)?, describe(&status))
+                (judge(&status, &core)?, describe(&status))
             }
             Err(_) => {
                 core.endpoints.failed(at);
@@ -170,16 +170,25 @@ async fn ask(asking: &mut Asking, until: Option<Instant>) -> Result<AcquireRespo
     }
 }
 
-/// Reads a refusal. `repeated`: an earlier reply to this attempt was lost.
-fn judge(status: &Status, repeated: bool, core: &Core) -> Result<Next, ClientError> {
+/// Metadata of a refusal: the stable word for its reason.
+const REASON_KEY: &str = "ringfence-reason";
+
+/// Reads a refusal.
+fn judge(status: &Status, core: &Core) -> Result<Next, ClientError> {
     use std::error::Error as _;
-    match status.code() {
+    let reason = status
+        .metadata()
+        .get(REASON_KEY)
+        .and_then(|word| word.to_str().ok());
+    match (status.code(), reason) {
         _ if status.source().is_some() => Ok(Next::SameAttempt),
-        Code::Unavailable => Ok(Next::NewAttempt),
-        Code::DeadlineExceeded => Ok(Next::AskOn),
-        // The lost reply may have been of a call that was cancelled and taken back.
-        Code::FailedPrecondition if repeated => Ok(Next::NewAttempt),
-        Code::FailedPrecondition => {
+        // Not sealed, or a store or service that cannot serve now: what stands in the queue, if
+        // anything, is taken over by the next attempt.
+        (Code::Unavailable, _) => Ok(Next::NewAttempt),
+        (Code::DeadlineExceeded, _) => Ok(Next::AskOn),
+        // The attempt was taken back after a lost reply, or an operator broke the lock.
+        (Code::FailedPrecondition, Some("attempt-over" | "place-gone")) => Ok(Next::NewAttempt),
+        (Code::FailedPrecondition, Some("session-gone")) => {
             core.lease.send_modify(Lease::end);
             Err(ClientError::SessionLost {
                 reason: describe(status),

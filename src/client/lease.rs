@@ -1,9 +1,10 @@
 //! The lease of a session as its client may rely on it. Pure: `now` is an argument.
 //!
-//! Invariant: the deadline never lies after the moment at which the service may end the session. The
-//! service counts the time to live from when it handled a renewal, which is no earlier than when
-//! the renewal was sent; so counting from the *sending* of a renewal that was answered is safe,
-//! whatever the network does, and without any agreement of clocks: both sides measure a duration.
+//! Invariant: the deadline never lies after the moment at which the service may end the session.
+//! The service counts the time to live from when it handled a renewal, which is no earlier than
+//! when the renewal was sent; so counting from the *sending* of a renewal that was answered is
+//! safe, whatever the network does, and without any agreement of clocks: both sides measure a
+//! duration.
 
 use std::time::Duration;
 

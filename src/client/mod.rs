@@ -45,6 +45,8 @@ mod observe;
 mod renew;
 mod session;
 mod sleep;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -51,6 +51,7 @@ pub(super) async fn keep_alive(core: Arc<Core>) {
             Ok(Ok(answers)) => renew_over(&core, sent, requests, answers.into_inner()).await,
             Ok(Err(_)) | Err(_) => Left::Endpoint { answered: false },
         };
+        tracing::debug!(session = core.id, endpoint = at, "renewal stream ended");
         match left {
             Left::Over => return,
             Left::Endpoint { answered } => {
@@ -107,6 +108,8 @@ fn take(core: &Core, sent: Instant, answer: &KeepAliveResponse) -> bool {
         0 => lease.end(),
         ttl => lease.renewed(sent, Duration::from_millis(ttl), boottime()),
     });
+    let (session, ttl_ms, sent_ms) = (&core.id, answer.ttl_ms, sent.as_millis());
+    tracing::debug!(session, ttl_ms, sent_ms, "renewed");
     !core.lost_now()
 }
 

@@ -36,7 +36,10 @@ pub struct Failure {
 impl Failure {
     /// A failure with this code.
     pub fn new(code: u8, message: impl Into<String>) -> Failure {
-        Failure { code, message: message.into() }
+        Failure {
+            code,
+            message: message.into(),
+        }
     }
 
     /// A failure without a code of its own: what was attempted, and why it failed.

@@ -22,7 +22,10 @@ pub async fn list(args: LocksArgs) -> Result<u8, Failure> {
             break;
         }
         if page.next <= after {
-            return Err(Failure::new(exit::FAILED, "the lock service pages backwards"));
+            return Err(Failure::new(
+                exit::FAILED,
+                "the lock service pages backwards",
+            ));
         }
         after = page.next;
     }
@@ -51,8 +54,15 @@ pub async fn show(args: ShowArgs) -> Result<u8, Failure> {
         Some(grant) => print_line(&format!("{}: held by {}", args.name, holder_text(grant)))?,
     }
     for waiter in &view.waiters {
-        let Waiter { session, holder, token } = waiter;
-        print_line(&format!("  waits: token {token} {} session {session}", printable(holder)))?;
+        let Waiter {
+            session,
+            holder,
+            token,
+        } = waiter;
+        print_line(&format!(
+            "  waits: token {token} {} session {session}",
+            printable(holder)
+        ))?;
     }
     Ok(exit::OK)
 }
@@ -85,30 +95,51 @@ pub async fn watch(args: ShowArgs) -> Result<u8, Failure> {
 
 fn print_table(locks: &[Grant]) -> Result<(), Failure> {
     let names: Vec<String> = locks.iter().map(|grant| printable(&grant.lock)).collect();
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(4);
-    print_line(&format!("{:width$}  {:>12}  {:>7}  HOLDER", "LOCK", "TOKEN", "WAITERS"))?;
+    let width = names
+        .iter()
+        .map(|name| name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max(4);
+    print_line(&format!(
+        "{:width$}  {:>12}  {:>7}  HOLDER",
+        "LOCK", "TOKEN", "WAITERS"
+    ))?;
     for (name, grant) in names.iter().zip(locks) {
         let Grant { token, waiters, .. } = grant;
         let holder = describe_holder(grant);
-        print_line(&format!("{name:width$}  {token:>12}  {waiters:>7}  {holder}"))?;
+        print_line(&format!(
+            "{name:width$}  {token:>12}  {waiters:>7}  {holder}"
+        ))?;
     }
     Ok(())
 }
 
 fn holder_text(grant: &Grant) -> String {
-    let Grant { token, session, waiters, .. } = grant;
+    let Grant {
+        token,
+        session,
+        waiters,
+        ..
+    } = grant;
     let holder = describe_holder(grant);
     format!("{holder} (token {token}, session {session}, {waiters} waiting)")
 }
 
 fn describe_holder(grant: &Grant) -> String {
     let holder = printable(&grant.holder);
-    if grant.foreign { format!("{holder} [not a ringfence client]") } else { holder }
+    if grant.foreign {
+        format!("{holder} [not a ringfence client]")
+    } else {
+        holder
+    }
 }
 
 /// Free text of other clients must not steer the terminal.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
 }
 
 // Tokens are strings in JSON: JavaScript loses integers above 2^53.

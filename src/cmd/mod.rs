@@ -3,11 +3,16 @@
 //! Left to others: what the command line looks like ([`crate::cli`]), and everything that the parts
 //! do.
 
+mod admin_port;
 mod audit;
+mod demo;
+mod dev;
 mod exit;
 mod keys;
 mod lock;
+mod lockd;
 mod locks;
+mod proxy;
 mod proxy_client;
 mod seal;
 mod signals;
@@ -29,11 +34,18 @@ pub fn run() -> ExitCode {
         Err(error) => {
             // Printing to a closed pipe is nobody's failure.
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { exit::USAGE } else { exit::OK });
+            return ExitCode::from(if error.use_stderr() {
+                exit::USAGE
+            } else {
+                exit::OK
+            });
         }
     };
     telemetry::log_to_stderr();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return end(Err(Failure::because("cannot start", error))),
     };
@@ -52,7 +64,11 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Seal(args) => seal::run(args).await,
         Command::Audit(AuditCommand::Tail(args)) => audit::tail(args).await,
         Command::Keys(command) => keys::run(command).await,
-        _ => todo!(),
+        Command::Lockd(args) => lockd::run(args).await,
+        Command::Proxy(args) => proxy::run(args).await,
+        Command::Dev(args) => dev::run(args).await,
+        Command::Demo(args) => demo::run(args).await,
+        Command::DemoWriter(args) => demo::run_writer(args).await,
     }
 }
 

@@ -25,13 +25,22 @@ pub async fn run(args: SealArgs) -> Result<u8, Failure> {
     if let Some(lock) = claimed_lock(&args.ticket)
         && lock != args.name.as_str()
     {
-        let message = format!("the ticket is of lock {lock:?}, not of {:?}", args.name.as_str());
+        let message = format!(
+            "the ticket is of lock {lock:?}, not of {:?}",
+            args.name.as_str()
+        );
         return Err(Failure::new(exit::USAGE, message));
     }
     let wait_ms = args.wait.as_millis() as u64;
-    let mut request = tonic::Request::new(SealRequest { authority: args.ticket, wait_ms });
+    let mut request = tonic::Request::new(SealRequest {
+        authority: args.ticket,
+        wait_ms,
+    });
     request.set_timeout(args.wait + ANSWER_MAX);
-    let sealed = proxy.seal(request).await.map_err(|status| proxy_client::refused(&status))?;
+    let sealed = proxy
+        .seal(request)
+        .await
+        .map_err(|status| proxy_client::refused(&status))?;
     let sealed = sealed.into_inner();
     match args.output.output {
         Output::Json => print_json(&json!({

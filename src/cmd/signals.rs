@@ -22,7 +22,11 @@ impl Signals {
         let ignored = ignored_mask(&std::fs::read_to_string("/proc/self/status")?);
         let stream = |kind: SignalKind| -> io::Result<Option<unix::Signal>> {
             let is_ignored = ignored >> (kind.as_raw_value() - 1) & 1 == 1;
-            if is_ignored { Ok(None) } else { unix::signal(kind).map(Some) }
+            if is_ignored {
+                Ok(None)
+            } else {
+                unix::signal(kind).map(Some)
+            }
         };
         Ok(Signals {
             interrupt: stream(SignalKind::interrupt())?,
@@ -55,7 +59,8 @@ async fn receive(stream: &mut Option<unix::Signal>) {
 /// The mask `SigIgn` of /proc/PID/status (proc_pid_status(5)): bit N - 1 is signal N.
 fn ignored_mask(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]

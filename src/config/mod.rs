@@ -9,6 +9,9 @@ mod proxy;
 mod reader;
 mod values;
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::path::Path;
 

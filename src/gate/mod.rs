@@ -10,7 +10,8 @@
 //!   is in flight, and nothing below the floor is in doubt;
 //! - a permit that was not finished and was past `Admitted` stays counted, in flight or in doubt.
 //!
-//! The hot path is [`Entrance::permit`]: one compare-and-swap of the epoch's word. Everything else takes the gate's mutex, around pure code only.
+//! The hot path is [`Entrance::permit`]: one compare-and-swap of the epoch's word. Everything else
+//! takes the gate's mutex, around pure code only.
 
 mod entrance;
 mod epoch;
@@ -22,6 +23,9 @@ mod state;
 pub(crate) mod sync;
 mod waiters;
 mod word;
+
+#[cfg(test)]
+mod tests;
 
 pub use entrance::Entrance;
 pub use handle::{Gate, NotNow, Status};

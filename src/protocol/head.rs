@@ -1,7 +1,7 @@
 //! The head of an HTTP request as every HTTP-like protocol here sees it: one pass over its fields
 //! finds what classification asks for, and refuses heads that two parsers could frame differently.
 //!
-//! Invariant: a head that passes [`scan`] has one reading of where its body ends, at most one
+//! Invariant: a head that passes `scan` has one reading of where its body ends, at most one
 //! `Host`, and no name for the ticket's header but the right one. It leaves to the proxy what a
 //! parsed head no longer shows: bare LF, spaces before a colon, the bytes of trailers.
 
@@ -88,7 +88,7 @@ fn scan_field<'h>(facts: &mut Facts<'h>, name: &'h str, value: &'h [u8]) -> Resu
     if !is_token(name) {
         return Err(Refusal::malformed("a header's name is not a token"));
     }
-    if value.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+    if has_break(value) {
         // Obsolete line folding (RFC 9112 5.2), or worse.
         return Err(Refusal::malformed(format!(
             "the header `{}` has a line break or NUL in its value",
@@ -98,18 +98,15 @@ fn scan_field<'h>(facts: &mut Facts<'h>, name: &'h str, value: &'h [u8]) -> Resu
     // By length first: most fields are decided by one comparison.
     match name.len() {
         2 if same(name, "te") => {}
-        4 if same(name, "host") => {
-            if facts.host.replace(value).is_some() {
-                return Err(Refusal::malformed("host is given more than once"));
-            }
+        4 if same(name, "host") && facts.host.is_some() => {
+            return Err(Refusal::malformed("host is given more than once"));
         }
+        4 if same(name, "host") => facts.host = Some(value),
         7 if same(name, "upgrade") => {
             facts.upgrades |= list(value).any(|member| !member.eq_ignore_ascii_case(b"h2c"));
         }
-        7 if same(name, "trailer") => {
-            if list(value).any(|member| is_ticket_name(member)) {
-                return Err(Refusal::invalid("a ticket cannot travel in a trailer"));
-            }
+        7 if same(name, "trailer") && list(value).any(is_ticket_name) => {
+            return Err(Refusal::invalid("a ticket cannot travel in a trailer"));
         }
         10 if same(name, "connection") => check_connection(value)?,
         12 if same(name, "content-type") => facts.content_type = Some(value),
@@ -198,10 +195,38 @@ pub(super) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|member| !member.is_empty())
 }
 
+/// Whether a value has CR, LF or NUL. Looks at every byte: without an early end it is vectorised.
+fn has_break(value: &[u8]) -> bool {
+    value.iter().fold(false, |found, byte| {
+        found | matches!(byte, b'\r' | b'\n' | 0)
+    })
+}
+
+/// The characters of a token (RFC 9110 5.6.2).
+static TOKEN_CHARS: [bool; 256] = token_chars();
+
+const fn token_chars() -> [bool; 256] {
+    let mut chars = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        chars[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let marks = b"!#$%&'*+-.^_`|~";
+    let mut at = 0;
+    while at < marks.len() {
+        chars[marks[at] as usize] = true;
+        at += 1;
+    }
+    chars
+}
+
 /// A token of RFC 9110 5.6.2.
 pub(crate) fn is_token(text: &str) -> bool {
-    let tchar = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !text.is_empty() && text.bytes().all(tchar)
+    !text.is_empty()
+        && text
+            .bytes()
+            .fold(true, |so_far, byte| so_far & TOKEN_CHARS[byte as usize])
 }
 
 /// Which header fields do not travel on: hop-by-hop ones, those that `Connection` names, and the

@@ -16,7 +16,7 @@ pub mod s3;
 pub mod tickets;
 
 #[cfg(test)]
-mod fuzz;
+mod readings;
 
 use crate::lock_name::{LockName, LockPattern};
 
@@ -50,8 +50,8 @@ pub struct RequestClass<'h> {
     /// Read or write.
     pub kind: Kind,
     /// The locks that rules name for it: sorted, each once. A write needs a current ticket for each
-    /// of them. A read needs none; there they tell which lock a bare token is for. Empty on a write:
-    /// no rule covers it and the listener lets such writes pass.
+    /// of them. A read needs none; there they tell which lock a bare token is for. Empty on a
+    /// write: no rule covers it and the listener lets such writes pass.
     pub locks: Vec<LockName>,
     /// The tickets that it presents, as they came: not verified, in order, each once. Every one
     /// that verifies raises its lock, on a read as on a write.

@@ -219,6 +219,12 @@ pub trait Store: Send + Sync + 'static {
     /// `None` removes it.
     async fn put_record(&self, name: &str, value: Option<Vec<u8>>) -> Result<(), StoreError>;
 
+    /// Whether no other process can write to it while this one has it open. Then what this process
+    /// wrote last is what it would read.
+    fn is_exclusive(&self) -> bool {
+        false
+    }
+
     /// A linearizable read of the records whose names begin so, by name.
     async fn records(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError>;
 }

@@ -41,7 +41,11 @@ impl Group {
         let child_changes = unix::signal(SignalKind::child())?;
         let leader = command.process_group(0).spawn()?;
         let id = Pid::from_child(&leader);
-        Ok(Group { leader, id, child_changes })
+        Ok(Group {
+            leader,
+            id,
+            child_changes,
+        })
     }
 
     /// The group's id.
@@ -125,12 +129,16 @@ impl Group {
 fn has_members(group: Pid) -> io::Result<bool> {
     for entry in std::fs::read_dir("/proc")? {
         let name = entry?.file_name();
-        let Some(pid) = name.to_str().filter(|name| name.bytes().all(|b| b.is_ascii_digit()))
+        let Some(pid) = name
+            .to_str()
+            .filter(|name| name.bytes().all(|b| b.is_ascii_digit()))
         else {
             continue;
         };
         // A process that ended meanwhile cannot be read.
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+            continue;
+        };
         if let Some((state, of)) = state_and_group(&stat)
             && of == group.as_raw_nonzero().get()
             && !matches!(state, 'Z' | 'X')
@@ -158,7 +166,10 @@ mod tests {
     #[test]
     fn a_process_name_can_not_fake_its_state() {
         assert_eq!(state_and_group("7 (sh) S 1 42 42 0"), Some(('S', 42)));
-        assert_eq!(state_and_group("7 (a) Z 1 9 (b) R 1 43 43 0"), Some(('R', 43)));
+        assert_eq!(
+            state_and_group("7 (a) Z 1 9 (b) R 1 43 43 0"),
+            Some(('R', 43))
+        );
         assert_eq!(state_and_group("7 (sh"), None);
         assert_eq!(state_and_group("7 (sh) S 1"), None);
     }

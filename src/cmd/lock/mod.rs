@@ -3,8 +3,8 @@
 //! Invariants:
 //! - CMD starts only after the grant, and the lock is released only when no process of CMD's group
 //!   is left.
-//! - CMD's group gets SIGTERM before the lease can have ended, by the session's local deadline. Where
-//!   that was impossible because this process did not run, the group is killed at once.
+//! - CMD's group gets SIGTERM before the lease can have ended, by the session's local deadline.
+//!   Where that was impossible because this process did not run, the group is killed at once.
 //!
 //! What this cannot do: end a process that left the group (setsid), or act while stopped. The
 //! ticket is what makes such writers harmless.
@@ -103,7 +103,10 @@ async fn hold(guard: Guard, margin: Duration, signals: &mut Signals) -> Result<u
 
 fn lost_failure(guard: &Guard, lost: crate::client::Lost) -> Failure {
     let (lock, token) = (guard.lock(), guard.token());
-    Failure::new(exit::LOST, format!("lock {lock} (token {token}) is lost: {lost}"))
+    Failure::new(
+        exit::LOST,
+        format!("lock {lock} (token {token}) is lost: {lost}"),
+    )
 }
 
 /// Releases as well as it can be done: what fails here ends by the session's time to live.
@@ -130,6 +133,9 @@ async fn close_lost(guard: Guard) {
 }
 
 fn default_holder() -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
     format!("{host}/{}", std::process::id())
 }

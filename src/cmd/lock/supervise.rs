@@ -47,7 +47,10 @@ pub(super) async fn run(
         Err(error) => {
             // Without knowing that the group is gone the lock must not be given to another.
             group.signal(Signal::KILL);
-            Err(Failure::because("cannot follow CMD; the lock is left to its lease", error))
+            Err(Failure::because(
+                "cannot follow CMD; the lock is left to its lease",
+                error,
+            ))
         }
     }
 }
@@ -131,7 +134,8 @@ async fn end_lost(
     group: &Group,
 ) -> io::Result<Outcome> {
     let (lock, token) = (guard.lock(), guard.token());
-    // The service's own word comes while the deadline is ahead; after it, another may hold the lock.
+    // The service's own word comes while the deadline is ahead; after it, another may hold the
+    // lock.
     let late = lost == Lost::Expired || (lost != Lost::Ended && !guard.is_held());
     if late {
         eprintln!("ringfence: lock {lock} (token {token}): {lost}; killing CMD");

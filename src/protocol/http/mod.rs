@@ -1,9 +1,9 @@
 //! HTTP: any REST backend. The method tells reads from writes, the path tells the locks.
 //!
 //! `GET`, `HEAD`, `OPTIONS` and `TRACE` are reads (RFC 9110 9.2.1), all else is a write, unknown
-//! methods included. A rule may say otherwise for the paths that it covers: `write_methods` win over
-//! `read_methods`, and both over the method's own meaning. A request that asks the backend to take
-//! another method than its own is a write whatever is said.
+//! methods included. A rule may say otherwise for the paths that it covers: `write_methods` win
+//! over `read_methods`, and both over the method's own meaning. A request that asks the backend to
+//! take another method than its own is a write whatever is said.
 //!
 //! All the rules that cover a write apply. How a path is read: [`path`].
 
@@ -113,25 +113,22 @@ impl HttpRules {
         let (path, query) = path::split_target(head.target)
             .ok_or_else(|| Refusal::malformed("the request target is not a path"))?;
         let covering = self.cover(path, head.method);
-        let class = |kind, locks| RequestClass {
-            kind,
-            locks,
-            tickets: facts.tickets.clone(),
-            operation: head.method,
-        };
         let overridden = facts.overrides_method || path::overrides_method(query);
-        match covering.kind(head.method, overridden) {
-            Kind::Read => Ok(class(Kind::Read, covering.locks)),
-            Kind::Write => {
-                if let Some(doubt) = covering.doubt {
-                    return Err(Refusal::unclassified(doubt));
-                }
-                if covering.locks.is_empty() && self.unmatched == Unmatched::Reject {
-                    return Err(Refusal::unclassified("no rule covers this write"));
-                }
-                Ok(class(Kind::Write, covering.locks))
+        let kind = covering.kind(head.method, overridden);
+        if kind == Kind::Write {
+            if let Some(doubt) = covering.doubt {
+                return Err(Refusal::unclassified(doubt));
+            }
+            if covering.locks.is_empty() && self.unmatched == Unmatched::Reject {
+                return Err(Refusal::unclassified("no rule covers this write"));
             }
         }
+        Ok(RequestClass {
+            kind,
+            locks: covering.locks,
+            tickets: facts.tickets,
+            operation: head.method,
+        })
     }
 
     fn cover(&self, path: &[u8], method: &str) -> Covering {

@@ -1,13 +1,14 @@
 //! How a request's path is read for matching. The bytes that travel on stay as they came.
 //!
-//! Taken as the same path, since backends that tell them apart lose nothing by it: a percent-encoded
-//! and a plain character (decoded once; RFC 3986 6.2.2.2), `//` and `/`, with and without a slash at
-//! the end, a segment with and without `;parameters`, the absolute form and the origin form of the
-//! target. Scheme and host play no part. Case counts: for a backend that ignores it (as IIS does)
-//! set `unmatched = "reject"`.
+//! Taken as the same path, since backends that tell them apart lose nothing by it: a
+//! percent-encoded and a plain character (decoded once; RFC 3986 6.2.2.2), `//` and `/`, with and
+//! without a slash at the end, a segment with and without `;parameters`, the absolute form and the
+//! origin form of the target. Scheme and host play no part. Case counts, and `+` is itself (RFC
+//! 3986 3.3): rules do not hold for a backend that ignores case in its paths or reads `+` there as
+//! a space.
 //!
-//! Read differently by different backends, so that a write on it is refused where a rule could cover
-//! it under one of the readings:
+//! Read differently by different backends, so that a write on it is refused where a rule could
+//! cover it under one of the readings:
 //! - a `.` or `..` segment in any spelling: nothing about the path is certain;
 //! - from the segment that has it on: `%2F`, `\` or `%5C`, `%3F`, `%23`, a control character or
 //!   `%00`, an escape that is none (`%zz`) or that decodes to another one (`%2561`), bytes that are
@@ -70,8 +71,9 @@ pub fn overrides_method(query: &[u8]) -> bool {
 
 /// A path, read for matching.
 pub enum Path<'a> {
-    /// Every reader sees the same segments: the text between its first and its last slash.
-    Plain(&'a str),
+    /// Every reader sees the same segments: the text between its first and its last slash, and the
+    /// first of them.
+    Plain(&'a str, &'a str),
     /// Anything else.
     Decoded(Decoded),
 }
@@ -90,7 +92,10 @@ impl<'a> Path<'a> {
     pub fn read(path: &'a [u8]) -> Path<'a> {
         let body = path.strip_prefix(b"/").unwrap_or(path);
         match std::str::from_utf8(body) {
-            Ok(text) if is_plain(body) => Path::Plain(text.strip_suffix('/').unwrap_or(text)),
+            Ok(text) if is_plain(body) => {
+                let text = text.strip_suffix('/').unwrap_or(text);
+                Path::Plain(text, text.split('/').next().unwrap_or(text))
+            }
             _ => Path::Decoded(Decoded::read(body)),
         }
     }
@@ -98,8 +103,9 @@ impl<'a> Path<'a> {
     /// Whether the pattern covers it, under all readings together.
     pub fn matches<'s>(&'s self, pattern: &Pattern) -> Match<'s> {
         match self {
-            Path::Plain("") => pattern.matches(std::iter::empty()),
-            Path::Plain(text) => pattern.matches(text.split('/').map(|text| Segment {
+            Path::Plain("", _) => pattern.matches(std::iter::empty()),
+            Path::Plain(_, first) if pattern.rejects_first(first) => Match::No,
+            Path::Plain(text, _) => pattern.matches(text.split('/').map(|text| Segment {
                 text,
                 certain: true,
             })),

@@ -1,12 +1,13 @@
-//! How a request's bucket and key are read for matching. The bytes that travel on stay as they came.
+//! How a request's bucket and key are read for matching. The bytes that travel on stay as they
+//! came.
 //!
 //! The bucket stands in the path (`/bucket/key`) or, for the hosts that the listener names, before
 //! the host (`bucket.s3.example.com`). The key is decoded once; `%2F` is a slash in it; everything
-//! counts, empty segments and slashes at the end included. In doubt, so that a write on it is refused
-//! where a rule could cover it:
+//! counts, empty segments and slashes at the end included. In doubt, so that a write on it is
+//! refused where a rule could cover it:
 //! - `.` and `..` as a segment, which stores on file systems and normalising hops resolve;
-//! - a plain `+`, which Amazon S3 reads as a space and others do not; a control character; an escape
-//!   that is none; bytes that are not UTF-8;
+//! - a plain `+`, which Amazon S3 reads as a space and others do not; a control character; an
+//!   escape that is none; bytes that are not UTF-8;
 //! - an empty segment, where it and its absence (stores on file systems) lead to different locks;
 //! - a bucket that is empty, or has `%2F` or another of these in it;
 //! - a host that begins with the name of a guarded bucket and is not known to the listener.
@@ -21,7 +22,7 @@ use crate::protocol::pattern::{Match, Pattern, Segment};
 /// What a request is about.
 #[derive(Debug)]
 pub(super) struct Address<'h> {
-    bucket: Option<Name<'h>>,
+    bucket: Option<Cow<'h, str>>,
     key: Option<Key<'h>>,
     /// Some reader may find any bucket and key here.
     anything: bool,
@@ -85,11 +86,12 @@ impl<'h> Address<'h> {
     }
 
     fn new(bucket: Name<'h>, key: Option<Key<'h>>) -> Address<'h> {
-        let has_dots = key.as_ref().is_some_and(Key::has_dots);
-        // Resolved by a hop before the backend, dots may lead into another bucket.
-        let anything = has_dots || bucket.text.is_empty() || is_dots(&bucket.text);
+        let has_dots = key.as_ref().is_some_and(Key::has_dots) || is_dots(&bucket.text);
+        // Resolved by a hop before the backend, dots may lead into another bucket; where the end
+        // of the bucket is in doubt, so is the start of the key.
+        let anything = has_dots || bucket.text.is_empty() || !bucket.certain;
         Address {
-            bucket: Some(bucket),
+            bucket: Some(bucket.text),
             key,
             anything,
         }
@@ -108,7 +110,7 @@ impl<'h> Address<'h> {
 
     /// Whether every reader finds this bucket.
     pub(super) fn is_certain(&self) -> bool {
-        !self.anything && self.bucket.as_ref().is_some_and(|name| name.certain)
+        !self.anything && self.bucket.is_some()
     }
 
     /// Whether some reader may find any bucket and key here.
@@ -135,7 +137,7 @@ impl<'h> Address<'h> {
 
     /// The bucket's name.
     pub(super) fn bucket(&self) -> Option<&str> {
-        self.bucket.as_ref().map(|name| &*name.text)
+        self.bucket.as_deref()
     }
 
     /// The key.
@@ -149,10 +151,11 @@ impl<'h> Address<'h> {
             _ if self.anything => Match::Maybe,
             // The whole service: every bucket.
             None => Match::Maybe,
+            Some(name) if pattern.rejects_first(name) => Match::No,
             Some(name) => {
                 let segment = Segment {
-                    text: &name.text,
-                    certain: name.certain,
+                    text: name,
+                    certain: true,
                 };
                 pattern.matches(std::iter::once(segment))
             }

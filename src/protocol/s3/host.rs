@@ -1,5 +1,7 @@
 //! Which bucket a host names.
 
+use std::borrow::Cow;
+
 use crate::protocol::head::Head;
 use crate::protocol::refusal::Refusal;
 
@@ -15,9 +17,12 @@ pub(super) enum Bucket {
 }
 
 /// The host that the request is for, in lower case, without port and trailing dot. The authority of
-/// the target, `:authority` and `Host` must agree: readers differ in which they take (RFC 9112 3.2.2
-/// and 9113 8.3.1 say the former, many servers the latter).
-pub(super) fn of_request(head: &Head<'_>, host: Option<&[u8]>) -> Result<Option<String>, Refusal> {
+/// the target, `:authority` and `Host` must agree: readers differ in which they take (RFC 9112
+/// 3.2.2 and 9113 8.3.1 say the former, many servers the latter).
+pub(super) fn of_request<'h>(
+    head: &Head<'h>,
+    host: Option<&'h [u8]>,
+) -> Result<Option<Cow<'h, str>>, Refusal> {
     let target = authority_of(head.target).map(normalise);
     let authority = head
         .authority
@@ -40,14 +45,19 @@ fn authority_of(target: &[u8]) -> Option<&[u8]> {
     rest.split(|byte| b"/?".contains(byte)).next()
 }
 
-fn normalise(host: &[u8]) -> String {
-    let host = String::from_utf8_lossy(host).trim().to_ascii_lowercase();
-    let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
-    let bare = match host.rsplit_once(':') {
-        Some((bare, port)) if digits(port) => bare,
-        _ => &host,
+fn normalise(host: &[u8]) -> Cow<'_, str> {
+    let host = host.trim_ascii();
+    let digits = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
+    let colon = host.iter().rposition(|&byte| byte == b':');
+    let bare = match colon {
+        Some(at) if digits(&host[at + 1..]) => &host[..at],
+        _ => host,
     };
-    bare.strip_suffix('.').unwrap_or(bare).to_owned()
+    let text = String::from_utf8_lossy(bare.strip_suffix(b".").unwrap_or(bare));
+    match text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => text.to_ascii_lowercase().into(),
+        false => text,
+    }
 }
 
 /// Reads the host. `virtual_hosts` are in lower case, the longest first; `guarded` are the buckets
@@ -92,7 +102,9 @@ mod tests {
             authority,
             headers: &[],
         };
-        of_request(&head, host.map(str::as_bytes)).ok()
+        of_request(&head, host.map(str::as_bytes))
+            .ok()
+            .map(|host| host.map(Into::into))
     }
 
     #[test]

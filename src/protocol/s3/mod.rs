@@ -1,10 +1,10 @@
 //! S3 in pass-through form: clients sign for the backend, so bytes travel on as they came, without
 //! the ticket's header.
 //!
-//! The [operation] says how far a request writes, the [address] which bucket and key it is about, the
-//! rules which locks guard them. An operation on a whole bucket needs the locks of every rule on that
-//! bucket; where a rule's lock depends on the key it cannot be told, and the operation is refused.
-//! CopyObject and UploadPartCopy write what their path names; their source is only read.
+//! The operation says how far a request writes, the address which bucket and key it is about,
+//! the rules which locks guard them. An operation on a whole bucket needs the locks of every rule
+//! on that bucket; where a rule's lock depends on the key it cannot be told, and the operation is
+//! refused. CopyObject and UploadPartCopy write what their path names; their source is only read.
 //!
 //! Outside: what lifecycle rules and replication write in the backend.
 
@@ -152,40 +152,33 @@ impl S3Rules {
                 reach: Reach::Bucket,
             };
         }
-        let class = |kind, locks| {
-            let tickets = facts.tickets.clone();
-            RequestClass {
-                kind,
-                locks,
-                tickets,
-                operation: operation.name,
-            }
-        };
         let covering = match operation.reach {
-            Reach::Nothing => {
-                let locks = self.cover_key(&address).locks;
-                return Ok(Classified::Ready(class(Kind::Read, locks)));
-            }
-            Reach::Key => self.cover_key(&address),
+            Reach::Nothing | Reach::Key => self.cover_key(&address),
             Reach::Bucket => self.cover_bucket(&address),
             Reach::KeyInForm => self.cover_in_doubt(&address, "its key is in a form's field"),
-            Reach::KeysInBody => {
-                let covering = self.cover_in_doubt(&address, ADDRESS_DOUBT);
-                let bucket = address.bucket().filter(|_| address.is_certain());
-                match (covering.doubt, bucket) {
-                    (Some(_), Some(bucket)) => {
-                        return Ok(Classified::NeedsBody(PendingBody {
-                            bucket: bucket.to_owned(),
-                            tickets: facts.tickets,
-                            operation: operation.name,
-                        }));
-                    }
-                    _ => covering,
-                }
-            }
+            Reach::KeysInBody => self.cover_in_doubt(&address, ADDRESS_DOUBT),
         };
-        self.decide(covering)
-            .map(|locks| Classified::Ready(class(Kind::Write, locks)))
+        let asks_body = operation.reach == Reach::KeysInBody && covering.doubt.is_some();
+        if let Some(bucket) = address
+            .bucket()
+            .filter(|_| asks_body && address.is_certain())
+        {
+            return Ok(Classified::NeedsBody(PendingBody {
+                bucket: bucket.to_owned(),
+                tickets: facts.tickets,
+                operation: operation.name,
+            }));
+        }
+        let (kind, locks) = match operation.reach {
+            Reach::Nothing => (Kind::Read, covering.locks),
+            _ => (Kind::Write, self.decide(covering)?),
+        };
+        Ok(Classified::Ready(RequestClass {
+            kind,
+            locks,
+            tickets: facts.tickets,
+            operation: operation.name,
+        }))
     }
 
     /// Classifies a request by its body.

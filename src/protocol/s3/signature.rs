@@ -1,8 +1,8 @@
 //! The one thing that a pass-through proxy must know of a signature: which headers it covers.
 //!
 //! The ticket's header is taken off before the request travels on. A signature that covers it would
-//! then be wrong at the backend, which answers with an error that explains nothing; so it is refused
-//! here with a hint. What the backend checks of the signature is left to the backend.
+//! then be wrong at the backend, which answers with an error that explains nothing; so it is
+//! refused here with a hint. What the backend checks of the signature is left to the backend.
 
 use std::borrow::Cow;
 

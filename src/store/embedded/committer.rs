@@ -9,6 +9,7 @@
 //! mirror, and every watch starts again. Until that succeeds, each operation is answered
 //! "unavailable" at once.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -120,12 +121,16 @@ impl Committer {
         })
     }
 
-    /// Works until every sender is gone and all that they sent is answered.
-    pub fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+    /// Works until every sender is gone, or `stopping` is set and a last job came; all that was
+    /// sent before is answered.
+    pub fn run(mut self, mut jobs: mpsc::Receiver<Job>, stopping: &AtomicBool) {
         let mut group = Vec::with_capacity(GROUP_OPS_MAX);
         while jobs.blocking_recv_many(&mut group, GROUP_OPS_MAX) > 0 {
             self.reopen_if_failed();
             self.commit(&mut group);
+            if stopping.load(Ordering::Acquire) && jobs.is_empty() {
+                return;
+            }
         }
     }
 

@@ -19,6 +19,7 @@ mod tests;
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -57,6 +58,7 @@ pub struct EmbeddedStore {
     jobs: Option<mpsc::Sender<Job>>,
     deadlines: Arc<Mutex<Deadlines>>,
     committer: Option<JoinHandle<()>>,
+    stopping: Arc<AtomicBool>,
 }
 
 impl EmbeddedStore {
@@ -91,15 +93,20 @@ impl EmbeddedStore {
                 .await
                 .map_err(|error| StoreError::Unavailable(format!("open: {error}")))??;
         let (jobs, waiting) = mpsc::channel(JOBS_MAX);
+        let stopping = Arc::new(AtomicBool::new(false));
         let committer = std::thread::Builder::new()
             .name("store-committer".to_owned())
-            .spawn(move || committer.run(waiting))
+            .spawn({
+                let stopping = Arc::clone(&stopping);
+                move || committer.run(waiting, &stopping)
+            })
             .map_err(|error| StoreError::Unavailable(format!("no thread: {error}")))?;
         tokio::spawn(reap(jobs.downgrade(), Arc::clone(&deadlines)));
         Ok(EmbeddedStore {
             jobs: Some(jobs),
             deadlines,
             committer: Some(committer),
+            stopping,
         })
     }
 
@@ -115,7 +122,13 @@ impl EmbeddedStore {
 /// drop returns. It waits for one transaction at most per group that is queued.
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        self.jobs = None;
+        // A task of a runtime that is being torn down may still hold a sender and never run again,
+        // so the end of the channel alone would be waited for in vain.
+        self.stopping.store(true, Ordering::Release);
+        if let Some(jobs) = self.jobs.take() {
+            // Only wakes the thread. Where the queue is full it is awake.
+            let _ = jobs.try_send(Box::new(|_| None));
+        }
         if let Some(committer) = self.committer.take() {
             // A panic of the thread has been reported by itself.
             let _ = committer.join();
@@ -187,6 +200,10 @@ impl Store for EmbeddedStore {
             Ok(())
         })
         .await
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
     }
 
     async fn records(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {

@@ -1,0 +1,106 @@
+//! `ringfence lockd`: the lock service over its store, with its admin port.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tonic::service::Routes;
+
+use crate::cli::LockdArgs;
+use crate::config::{LockdConfig, StoreConfig};
+use crate::lockd::{Lockd, Settings, SigningKeys};
+use crate::store::Store;
+use crate::store::embedded::EmbeddedStore;
+use crate::store::etcd::{EtcdConfig, EtcdStore};
+
+use super::admin_port::{AdminPort, Ready, bind, install_metrics};
+use super::exit::{self, Failure};
+use super::print_line;
+use super::signals::Signals;
+
+/// The embedded store's file in `data_dir`.
+const STORE_FILE: &str = "locks.redb";
+
+/// Runs until a signal.
+pub async fn run(args: LockdArgs) -> Result<u8, Failure> {
+    let mut signals =
+        Signals::take_over().map_err(|error| Failure::because("cannot handle signals", error))?;
+    let config = match &args.config {
+        None => LockdConfig::default(),
+        Some(file) => LockdConfig::load(file)
+            .map_err(|errors| Failure::new(exit::USAGE, errors.to_string()))?,
+    };
+    let service = tokio::select! {
+        service = LockService::start(&config, install_metrics()?) => service?,
+        _ = signals.next() => return Ok(exit::OK),
+    };
+    print_line(&format!("lockd: gRPC http://{}", service.address()))?;
+    print_line(&format!("lockd: admin http://{}", service.admin.address()))?;
+    signals.next().await;
+    service.stop().await;
+    Ok(exit::OK)
+}
+
+/// A running lock service.
+pub(super) struct LockService {
+    lockd: Lockd,
+    admin: AdminPort,
+}
+
+impl LockService {
+    /// Opens the store and serves, once the store's whole state was read.
+    pub(super) async fn start(
+        config: &LockdConfig,
+        metrics: PrometheusHandle,
+    ) -> Result<LockService, Failure> {
+        let listener = bind("lockd", config.listen).await?;
+        let admin = bind("lockd admin", config.admin).await?;
+        let keys = SigningKeys::load_or_create(&config.keys_dir())
+            .map_err(|error| Failure::because("signing keys", error))?;
+        let store = open_store(config).await?;
+        let ready = Ready::not_yet("the store's state is not read yet");
+        let admin = AdminPort::start(admin, Routes::default(), metrics, ready.clone())?;
+        let lockd = Lockd::start(Settings::from(config), store, Arc::new(keys), listener)
+            .map_err(|error| Failure::because("lockd", error))?;
+        lockd.synced().await;
+        ready.set();
+        Ok(LockService { lockd, admin })
+    }
+
+    /// Where it serves gRPC.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.lockd.address()
+    }
+
+    /// Stops: sessions, grants and places in queues stay in the store.
+    pub(super) async fn stop(self) {
+        if let Err(error) = self.lockd.shutdown().await {
+            tracing::warn!(%error, "lockd ended badly");
+        }
+        self.admin.stop().await;
+    }
+}
+
+async fn open_store(config: &LockdConfig) -> Result<Arc<dyn Store>, Failure> {
+    match &config.store {
+        StoreConfig::Embedded => {
+            let folder = &config.data_dir;
+            std::fs::create_dir_all(folder)
+                .map_err(|error| Failure::because(folder.display(), error))?;
+            let store = EmbeddedStore::open(&folder.join(STORE_FILE))
+                .await
+                .map_err(|error| Failure::because(folder.join(STORE_FILE).display(), error))?;
+            Ok(Arc::new(store))
+        }
+        StoreConfig::Etcd(cluster) => {
+            let cluster = EtcdConfig {
+                endpoints: cluster.endpoints.clone(),
+                prefix: cluster.prefix.clone(),
+            };
+            let store = EtcdStore::open(&cluster)
+                .await
+                .map_err(|error| Failure::because("etcd", error))?;
+            Ok(Arc::new(store))
+        }
+    }
+}

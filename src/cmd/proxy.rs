@@ -1,0 +1,122 @@
+//! `ringfence proxy`: the proxy with its audit and its admin port.
+
+use std::net::SocketAddr;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tonic::service::Routes;
+
+use crate::admin::Readiness;
+use crate::audit::{self, AuditThread, AuditWriter};
+use crate::cli::ProxyArgs;
+use crate::config::ProxyConfig;
+use crate::proxy::{Health, Options, Proxy, start};
+
+use super::admin_port::{AdminPort, bind, install_metrics};
+use super::exit::{self, Failure};
+use super::print_line;
+use super::signals::Signals;
+
+/// The audit's folder in `data_dir`.
+const AUDIT_FOLDER: &str = "audit";
+
+/// Checks the configuration, or runs until a signal.
+pub async fn run(args: ProxyArgs) -> Result<u8, Failure> {
+    let config = ProxyConfig::load(&args.config)
+        .map_err(|errors| Failure::new(exit::USAGE, errors.to_string()))?;
+    if args.check {
+        print_line(&format!("{}: valid", args.config.display()))?;
+        return Ok(exit::OK);
+    }
+    let mut signals =
+        Signals::take_over().map_err(|error| Failure::because("cannot handle signals", error))?;
+    let service = ProxyService::start(config, args.init, install_metrics()?).await?;
+    print_line(&format!("proxy: admin http://{}", service.admin.address()))?;
+    for (name, address) in service.proxy.listeners() {
+        print_line(&format!("proxy: listener {name} {address}"))?;
+    }
+    signals.next().await;
+    service.stop().await;
+    Ok(exit::OK)
+}
+
+/// A running proxy.
+pub(super) struct ProxyService {
+    proxy: Proxy,
+    admin: AdminPort,
+    audit: AuditThread,
+}
+
+impl ProxyService {
+    /// Opens the watermarks and serves.
+    pub(super) async fn start(
+        config: ProxyConfig,
+        init: bool,
+        metrics: PrometheusHandle,
+    ) -> Result<ProxyService, Failure> {
+        let admin = bind("proxy admin", config.admin.listen).await?;
+        let address = admin
+            .local_addr()
+            .map_err(|error| Failure::because("proxy admin", error))?;
+        let limits = audit::Limits {
+            queue_records_max: config.audit.queue_records_max,
+            file_bytes_max: config.audit.file_bytes_max,
+            files_max: config.audit.files_max,
+        };
+        let (writer, audit) = AuditWriter::open(&config.data_dir.join(AUDIT_FOLDER), limits)
+            .map_err(|error| Failure::because("audit", error))?;
+        let options = Options {
+            init,
+            admin: address,
+            audit: writer.clone(),
+            threads: None,
+        };
+        let proxy = start(config, options).map_err(|error| Failure::because("proxy", error))?;
+        let reflection = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
+            .build_v1()
+            .map_err(|error| Failure::because("reflection", error))?;
+        let services = Routes::new(proxy.fence().server())
+            .add_service(audit::Service::server(writer))
+            .add_service(reflection);
+        let readiness = std::sync::Arc::new(proxy.health());
+        let admin = AdminPort::start(admin, services, metrics, readiness)?;
+        Ok(ProxyService {
+            proxy,
+            admin,
+            audit,
+        })
+    }
+
+    /// The admin port.
+    pub(super) fn admin_address(&self) -> SocketAddr {
+        self.admin.address()
+    }
+
+    /// Where a listener listens.
+    pub(super) fn listener(&self, name: &str) -> Option<SocketAddr> {
+        let mut listeners = self.proxy.listeners().iter();
+        listeners
+            .find(|(listener, _)| listener == name)
+            .map(|(_, address)| *address)
+    }
+
+    /// Whether it can serve, or what is missing.
+    pub(super) fn health(&self) -> Health {
+        self.proxy.health()
+    }
+
+    /// Stops: what is in flight ends first.
+    pub(super) async fn stop(self) {
+        self.proxy.shutdown().await;
+        self.admin.stop().await;
+        // Last: what was refused until now is written. It blocks for as long as the disk takes.
+        let audit = self.audit;
+        let _ = tokio::task::spawn_blocking(move || audit.close()).await;
+    }
+}
+
+impl Readiness for Health {
+    fn check(&self) -> Result<(), String> {
+        Health::check(self)
+    }
+}

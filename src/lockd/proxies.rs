@@ -1,0 +1,190 @@
+//! The set of registered proxies: small durable records of the store, read linearizably.
+//!
+//! A seal must cover every proxy that was registered when the grant was made, through whichever
+//! lockd it registered. So each Acquire reads the set after its grant. Reads that wait at the same
+//! time share one, and over a store that no other process can write to
+//! ([`Store::is_exclusive`]) the set that was read or written last serves without a read.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::future::{BoxFuture, FutureExt as _, Shared};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+use crate::lock_name::{LockName, LockPattern};
+use crate::store::{Store, StoreError};
+
+/// The part of the store's records that holds proxies.
+const PREFIX: &str = "proxy/";
+
+/// A registered proxy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Proxy {
+    pub(super) instance: String,
+    pub(super) store_id: String,
+    pub(super) admin: String,
+    pub(super) patterns: Vec<LockPattern>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    store_id: String,
+    admin: String,
+    patterns: Vec<String>,
+}
+
+impl Proxy {
+    pub(super) fn guards(&self, lock: &LockName) -> bool {
+        self.patterns.iter().any(|pattern| pattern.matches(lock))
+    }
+
+    fn to_record(&self) -> Vec<u8> {
+        let record = Record {
+            store_id: self.store_id.clone(),
+            admin: self.admin.clone(),
+            patterns: self
+                .patterns
+                .iter()
+                .map(|pattern| pattern.as_str().to_owned())
+                .collect(),
+        };
+        serde_json::to_vec(&record).expect("records are plain data")
+    }
+
+    fn from_record(name: &str, value: &[u8]) -> Result<Proxy, StoreError> {
+        let corrupt = |error: String| StoreError::Corrupt(format!("record {name}: {error}"));
+        let record: Record =
+            serde_json::from_slice(value).map_err(|error| corrupt(error.to_string()))?;
+        let patterns = record
+            .patterns
+            .iter()
+            .map(|text| LockPattern::new(text).map_err(|error| corrupt(error.to_string())))
+            .collect::<Result<_, _>>()?;
+        let instance = name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
+        Ok(Proxy {
+            instance,
+            store_id: record.store_id,
+            admin: record.admin,
+            patterns,
+        })
+    }
+}
+
+pub(super) type Set = Arc<Vec<Proxy>>;
+type Read = Shared<BoxFuture<'static, Result<Set, StoreError>>>;
+
+/// Reads and writes the set.
+pub(super) struct Proxies {
+    shared: Arc<Reads>,
+}
+
+struct Reads {
+    store: Arc<dyn Store>,
+    /// The read that has not begun yet: whoever asks now may share it.
+    next: Mutex<Option<Read>>,
+    one_at_a_time: Semaphore,
+    known: Mutex<Known>,
+}
+
+/// What the last read found.
+#[derive(Default)]
+struct Known {
+    records: Vec<(String, Vec<u8>)>,
+    set: Set,
+    /// Whether nothing can have changed since: the store is exclusive and nothing was written.
+    is_current: bool,
+    /// Counts writes: a read that overlaps one proves nothing.
+    writes: u64,
+}
+
+impl Proxies {
+    pub(super) fn new(store: Arc<dyn Store>) -> Proxies {
+        let reads = Reads {
+            store,
+            next: Mutex::default(),
+            one_at_a_time: Semaphore::new(1),
+            known: Mutex::default(),
+        };
+        Proxies {
+            shared: Arc::new(reads),
+        }
+    }
+
+    /// The proxies that were registered at some moment after this call, by name.
+    pub(super) async fn read(&self) -> Result<Set, StoreError> {
+        if let Some(set) = self.shared.current() {
+            return Ok(set);
+        }
+        let read = {
+            let mut next = self.shared.next.lock().expect("no panic while it is held");
+            next.get_or_insert_with(|| self.shared.clone().read_once().boxed().shared())
+                .clone()
+        };
+        read.await
+    }
+
+    pub(super) async fn put(&self, proxy: &Proxy) -> Result<(), StoreError> {
+        let name = format!("{PREFIX}{}", proxy.instance);
+        self.shared.write(&name, Some(proxy.to_record())).await
+    }
+
+    pub(super) async fn remove(&self, instance: &str) -> Result<(), StoreError> {
+        self.shared
+            .write(&format!("{PREFIX}{instance}"), None)
+            .await
+    }
+}
+
+impl Drop for Proxies {
+    fn drop(&mut self) {
+        // A read whose callers all went away before it began holds the store.
+        if let Ok(mut next) = self.shared.next.lock() {
+            next.take();
+        }
+    }
+}
+
+impl Reads {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect("no panic while it is held")
+    }
+
+    fn current(&self) -> Option<Set> {
+        let known = self.known();
+        known.is_current.then(|| known.set.clone())
+    }
+
+    async fn read_once(self: Arc<Self>) -> Result<Set, StoreError> {
+        let _turn = self.one_at_a_time.acquire().await.expect("never closed");
+        // The read begins: who asks from now on may have been granted after it, and needs the next.
+        self.next.lock().expect("no panic while it is held").take();
+        let writes = self.known().writes;
+        let records = self.store.records(PREFIX).await?;
+        let mut known = self.known();
+        if known.records != records {
+            let proxies: Result<Vec<Proxy>, StoreError> = records
+                .iter()
+                .map(|(name, value)| Proxy::from_record(name, value))
+                .collect();
+            known.set = Arc::new(proxies?);
+            known.records = records;
+        }
+        known.is_current = self.store.is_exclusive() && known.writes == writes;
+        Ok(known.set.clone())
+    }
+
+    async fn write(&self, name: &str, value: Option<Vec<u8>>) -> Result<(), StoreError> {
+        self.note_write();
+        let written = self.store.put_record(name, value).await;
+        // Again: a read in between may have seen the time before. A caller that goes away before
+        // this has been told nothing, and the next read finds out.
+        self.note_write();
+        written
+    }
+
+    fn note_write(&self) {
+        let mut known = self.known();
+        known.writes += 1;
+        known.is_current = false;
+    }
+}

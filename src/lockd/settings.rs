@@ -1,0 +1,78 @@
+//! What an operator may set of a lock service.
+
+use std::time::Duration;
+
+use crate::config::{self, SealConfig, SealMode};
+use crate::lock_name::LockName;
+
+/// Settings of a lockd, apart from its store, keys and listener.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How grants are sealed; the first pattern that matches a lock decides. Without one the seal
+    /// is required wherever a registered proxy guards the lock. `best-effort` gives up promises 1
+    /// to 3 of the contract across proxies; tickets say which were reached.
+    pub seals: Vec<SealConfig>,
+    /// Sessions that ask for less get this.
+    pub session_ttl_min: Duration,
+    /// Sessions that ask for more are refused.
+    pub session_ttl_max: Duration,
+    /// How long one order to a proxy may take.
+    pub seal_timeout: Duration,
+    /// Bounds.
+    pub limits: Limits,
+    /// How long a shutdown waits for calls and abandoned entries.
+    pub shutdown_grace: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings::from(&config::LockdConfig::default())
+    }
+}
+
+impl From<&config::LockdConfig> for Settings {
+    fn from(file: &config::LockdConfig) -> Settings {
+        Settings {
+            seals: file.seals.clone(),
+            session_ttl_min: file.session_ttl_min,
+            session_ttl_max: file.session_ttl_max,
+            seal_timeout: file.seal_timeout,
+            limits: Limits::default(),
+            shutdown_grace: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Settings {
+    pub(super) fn is_best_effort(&self, lock: &LockName) -> bool {
+        let seal = self.seals.iter().find(|seal| seal.pattern.matches(lock));
+        seal.is_some_and(|seal| seal.mode == SealMode::BestEffort)
+    }
+}
+
+/// Bounds of a lockd. What is beyond them is refused with RESOURCE_EXHAUSTED.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Acquire calls in progress.
+    pub waits_max: usize,
+    /// Entries in the queue of one lock.
+    pub waiters_per_lock_max: usize,
+    /// WatchLock streams.
+    pub watches_max: usize,
+    /// Calls and streams of one connection.
+    pub streams_per_connection_max: u32,
+    /// Longest request, in bytes.
+    pub message_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            waits_max: 200_000,
+            waiters_per_lock_max: 50_000,
+            watches_max: 20_000,
+            streams_per_connection_max: 50_000,
+            message_bytes_max: 256 * 1024,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A gate in memory, and the way of its records to the store.
+//!
+//! Invariant: every record that the gate wants durable is handed to the store and answered, whoever
+//! was waiting for it and whether they still are.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::gate::{Gate, Presented, Status};
+use crate::proxy::doubts::Doubts;
+use crate::proxy::watermarks::{Watermarks, What};
+use crate::token::Token;
+
+/// A gate in memory with what the shell keeps beside it.
+pub struct Entry {
+    pub(super) gate: Arc<Gate>,
+    watermarks: Watermarks,
+    doubts: Doubts,
+    pub(super) unsigned: bool,
+    started: Instant,
+    /// Longest hold, in ms, that was asked for and that is on disk.
+    hold_wanted_ms: AtomicU64,
+    hold_durable_ms: AtomicU64,
+    /// In ms since `started`.
+    used_ms: AtomicU64,
+    doubt_until_ms: AtomicU64,
+}
+
+impl Entry {
+    /// A gate as the store and the last run left it. `hold`: of what the last run left.
+    pub(super) fn new(
+        gate: Arc<Gate>,
+        unsigned: bool,
+        hold: Duration,
+        started: Instant,
+        parts: (Watermarks, Doubts),
+    ) -> Arc<Entry> {
+        Arc::new(Entry {
+            gate,
+            watermarks: parts.0,
+            doubts: parts.1,
+            unsigned,
+            started,
+            hold_wanted_ms: AtomicU64::new(to_ms(hold)),
+            hold_durable_ms: AtomicU64::new(0),
+            used_ms: AtomicU64::new(to_ms(started.elapsed())),
+            doubt_until_ms: AtomicU64::new(0),
+        })
+    }
+
+    /// The gate.
+    pub fn gate(&self) -> &Arc<Gate> {
+        &self.gate
+    }
+
+    pub(in crate::proxy) fn doubts(&self) -> &Doubts {
+        &self.doubts
+    }
+
+    /// Hands the record that the gate wants durable, if any, to the store.
+    pub fn pump(self: &Arc<Entry>) {
+        let Some(record) = self.gate.take_persist() else {
+            return;
+        };
+        let hold_ms = self.hold_wanted_ms.load(Ordering::Acquire);
+        let what = What::Raise {
+            lock: self.gate.lock().clone(),
+            record,
+            hold: Duration::from_millis(hold_ms),
+            unsigned: self.unsigned,
+        };
+        let me = Arc::clone(self);
+        let done = move |durable: bool| {
+            if durable {
+                // Before the gate may settle: whoever is admitted by it finds the mark on disk.
+                me.hold_durable_ms.fetch_max(hold_ms, Ordering::AcqRel);
+            }
+            me.gate.persisted(record, durable);
+            me.pump();
+        };
+        self.watermarks.submit(what, Box::new(done));
+    }
+
+    pub(super) async fn present(self: &Arc<Entry>, token: Token) -> Presented {
+        let mut presentation = self.gate.present(token);
+        std::future::poll_fn(|cx| {
+            let outcome = Pin::new(&mut presentation).poll(cx);
+            self.pump();
+            outcome
+        })
+        .await
+    }
+
+    pub(super) async fn close(self: &Arc<Entry>, token: Token) -> Presented {
+        let mut closing = self.gate.close(token);
+        std::future::poll_fn(|cx| {
+            let outcome = Pin::new(&mut closing).poll(cx);
+            self.pump();
+            outcome
+        })
+        .await
+    }
+
+    pub(super) fn want_hold(&self, hold: Duration) {
+        let hold_ms = to_ms(hold);
+        if self.hold_wanted_ms.load(Ordering::Relaxed) < hold_ms {
+            self.hold_wanted_ms.fetch_max(hold_ms, Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn has_hold(&self, hold: Duration) -> bool {
+        self.hold_durable_ms.load(Ordering::Acquire) >= to_ms(hold)
+    }
+
+    /// Makes the mark for a longer hold durable. False: it could not be.
+    pub(super) async fn mark_hold(self: &Arc<Entry>, hold: Duration) -> bool {
+        let (told, answer) = oneshot::channel();
+        let what = What::Hold {
+            lock: self.gate.lock().clone(),
+            hold,
+        };
+        let me = Arc::clone(self);
+        let done = move |durable: bool| {
+            if durable {
+                me.hold_durable_ms.fetch_max(to_ms(hold), Ordering::AcqRel);
+            }
+            // The request may have gone away.
+            let _ = told.send(durable);
+        };
+        self.watermarks.submit(what, Box::new(done));
+        answer.await.unwrap_or(false)
+    }
+
+    pub(in crate::proxy) fn touch(&self) {
+        let now = to_ms(self.started.elapsed());
+        if self.used_ms.load(Ordering::Relaxed) < now {
+            self.used_ms.store(now, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn idle(&self) -> Duration {
+        let used = Duration::from_millis(self.used_ms.load(Ordering::Relaxed));
+        self.started.elapsed().saturating_sub(used)
+    }
+
+    pub(in crate::proxy) fn note_doubt_until(&self, at: Instant) {
+        let until = to_ms(at.saturating_duration_since(self.started));
+        self.doubt_until_ms.fetch_max(until, Ordering::AcqRel);
+    }
+
+    /// Longest time until what is in doubt now is given up on.
+    pub fn in_doubt_for(&self) -> Duration {
+        let until = Duration::from_millis(self.doubt_until_ms.load(Ordering::Acquire));
+        until.saturating_sub(self.started.elapsed())
+    }
+
+    /// Brings a gate that was looked at but never raised to where it can be retired, by making
+    /// durable what it knows already. The floor and the watermark stay as they are.
+    pub(super) fn nudge(self: &Arc<Entry>, status: Status) {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        match Token::new(status.floor.saturating_sub(1)) {
+            Some(below) => drop(Pin::new(&mut self.gate.close(below)).poll(&mut cx)),
+            None => drop(Pin::new(&mut self.gate.present(Token::MIN)).poll(&mut cx)),
+        }
+        self.pump();
+    }
+}
+
+fn to_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,364 @@
+//! The gates of all locks: found or loaded, raised durably, retired when idle.
+//!
+//! One gate per lock for the whole proxy, whatever the listener. Invariants:
+//! - at most one gate of a lock can admit at a time: a lock has one slot in the map, a slot loads
+//!   once, and it leaves the map only with its gate retired, under the map's own lock;
+//! - every record that a gate wants durable is handed to the store and answered, whoever was
+//!   waiting for it;
+//! - no permit is used before the store has marked its lock for the listener's hold.
+//!
+//! `entry` is one gate with what is kept beside it, `load` makes it, `retire` lets it go.
+//!
+//! It leaves to others: whether the ticket is genuine (`tickets`), what a refusal looks like.
+
+mod entry;
+mod load;
+mod retire;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use tokio::sync::{Notify, OnceCell};
+use tokio::time::Instant;
+
+use super::doubts::{DOUBTS_MAX, Doubts, InFlight};
+use super::registry::Registry;
+use super::watermarks::{LoadError, Start, Watermarks, What};
+use crate::gate::{Permit, Presented};
+use crate::lock_name::{LockName, LockPattern};
+use crate::protocol::Refusal;
+use crate::token::Token;
+
+pub use entry::Entry;
+
+/// Most gates in memory.
+pub const GATES_MAX: usize = 1_000_000;
+/// Most times that a request with several locks starts again before it is told busy.
+const ROUNDS_MAX: usize = 64;
+/// What a client is told to wait where nothing better is known.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// A token that a request presents for a lock; verified.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Claim {
+    /// The lock.
+    pub lock: LockName,
+    /// The token.
+    pub token: Token,
+    /// It is a bare integer of another lock service.
+    pub unsigned: bool,
+}
+
+/// How long writes may stay at the backends, by the locks that listeners guard.
+#[derive(Clone, Debug, Default)]
+pub struct Holds(Vec<(Vec<LockPattern>, Duration)>);
+
+impl Holds {
+    /// The patterns and the `in_doubt_hold` of each listener.
+    pub fn new(listeners: Vec<(Vec<LockPattern>, Duration)>) -> Holds {
+        Holds(listeners)
+    }
+
+    fn of(&self, lock: &LockName) -> Duration {
+        let named = |patterns: &[LockPattern]| patterns.iter().any(|it| it.matches(lock));
+        let holds = self
+            .0
+            .iter()
+            .filter(|(patterns, _)| named(patterns))
+            .map(|(_, hold)| *hold);
+        // A lock that no rule names can still be carried through any listener.
+        let all = || self.0.iter().map(|(_, hold)| *hold).max();
+        holds.max().or_else(all).unwrap_or_default()
+    }
+}
+
+/// The gates. Cheap to clone.
+#[derive(Clone)]
+pub struct Gates {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    slots: DashMap<LockName, Arc<Slot>>,
+    watermarks: Watermarks,
+    doubts: Doubts,
+    /// Who knows the floor of a lock that is not known here. `None`: nobody.
+    registry: Option<Registry>,
+    holds: Holds,
+    start: Start,
+    started: Instant,
+    /// See [`Gates::set_unconfirmed`].
+    unconfirmed: AtomicBool,
+    /// Wakes the eviction before its time.
+    crowded: Notify,
+}
+
+type Slot = OnceCell<Arc<Entry>>;
+
+/// Why a gate could not be had. All of these are told as busy, but the last.
+enum NoGate {
+    Store(LoadError),
+    Floor(String),
+    Crowded,
+    OtherKind,
+}
+
+impl Gates {
+    /// No gates yet.
+    pub fn new(
+        watermarks: Watermarks,
+        start: Start,
+        holds: Holds,
+        registry: Option<Registry>,
+    ) -> Gates {
+        let unconfirmed = AtomicBool::new(start.unconfirmed);
+        Gates {
+            inner: Arc::new(Inner {
+                slots: DashMap::new(),
+                watermarks,
+                doubts: Doubts::default(),
+                registry,
+                holds,
+                start,
+                started: Instant::now(),
+                unconfirmed,
+                crowded: Notify::new(),
+            }),
+        }
+    }
+
+    /// The doubts; their task must run.
+    pub fn doubts(&self) -> &Doubts {
+        &self.inner.doubts
+    }
+
+    /// The longest hold of any listener.
+    pub fn hold_max(&self) -> Duration {
+        self.inner
+            .holds
+            .0
+            .iter()
+            .map(|(_, hold)| *hold)
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// Whether an older store may have been lost: then a lock without a record starts in doubt, and
+    /// the floor of every lock is asked for.
+    pub fn set_unconfirmed(&self, unconfirmed: bool) {
+        self.inner.unconfirmed.store(unconfirmed, Ordering::Release);
+        let done = |durable: bool| {
+            if !durable {
+                tracing::error!("what lockd says about the store could not be made durable");
+            }
+        };
+        self.inner
+            .watermarks
+            .submit(What::Confirmed(!unconfirmed), Box::new(done));
+    }
+
+    /// When this run began: the holds of what earlier runs left count from here.
+    pub fn started(&self) -> Instant {
+        self.inner.started
+    }
+
+    /// Whether watermarks can be made durable.
+    pub fn is_available(&self) -> bool {
+        self.inner.watermarks.is_available()
+    }
+
+    /// Permits for all claims (sorted by lock, each lock once), or why not. Waits until `deadline`.
+    pub async fn admit(
+        &self,
+        claims: &[Claim],
+        hold: Duration,
+        deadline: Instant,
+    ) -> Result<InFlight, Refusal> {
+        if self.inner.doubts.count() >= DOUBTS_MAX {
+            return Err(Refusal::busy("too many writes are in doubt", RETRY_AFTER));
+        }
+        for _ in 0..ROUNDS_MAX {
+            if let Some(permits) = self.try_admit(claims, hold) {
+                return Ok(InFlight::new(permits, hold));
+            }
+            // Each is settled while no permit is held, so that nobody waits while holding.
+            for claim in claims {
+                self.settle(claim, Some(hold), deadline).await?;
+            }
+        }
+        Err(Refusal::busy(
+            "newer tokens keep coming for these locks",
+            RETRY_AFTER,
+        ))
+    }
+
+    /// All permits at this instant, or none of them.
+    fn try_admit(&self, claims: &[Claim], hold: Duration) -> Option<Vec<(Permit, Arc<Entry>)>> {
+        let mut permits = Vec::with_capacity(claims.len());
+        for claim in claims {
+            let slot = self.inner.slots.get(&claim.lock)?;
+            let entry = slot.get()?;
+            if entry.unsigned != claim.unsigned || !entry.has_hold(hold) {
+                return None;
+            }
+            permits.push((entry.gate.permit(claim.token).ok()?, Arc::clone(entry)));
+        }
+        Some(permits)
+    }
+
+    /// Settles one claim and gives nothing: what a read needs. `hold`: writes are to follow.
+    pub async fn settle(
+        &self,
+        claim: &Claim,
+        hold: Option<Duration>,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        let settled = tokio::time::timeout_at(deadline, self.settle_unbounded(claim, hold)).await;
+        match settled {
+            Ok(outcome) => outcome,
+            Err(_) => Err(self.busy(claim)),
+        }
+    }
+
+    async fn settle_unbounded(&self, claim: &Claim, hold: Option<Duration>) -> Result<(), Refusal> {
+        loop {
+            let entry = self
+                .entry(&claim.lock, claim.unsigned)
+                .await
+                .map_err(|it| tell(it, claim))?;
+            entry.touch();
+            if let Some(hold) = hold {
+                entry.want_hold(hold);
+            }
+            let outcome = match entry.gate.permit(claim.token) {
+                Ok(_settled) => Presented::Settled,
+                Err(_) => entry.present(claim.token).await,
+            };
+            match outcome {
+                Presented::Settled => {}
+                Presented::Retired => continue,
+                Presented::NotDurable => return Err(not_durable(claim)),
+                Presented::Stale { watermark, .. } => {
+                    let watermark = Token::new(watermark);
+                    return Err(Refusal::stale(claim.lock.clone(), claim.token, watermark));
+                }
+            }
+            match hold {
+                Some(hold) if !entry.has_hold(hold) && !entry.mark_hold(hold).await => {
+                    return Err(not_durable(claim));
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Closes a lock to this token and everything below; answers with the floor.
+    pub async fn close(&self, claim: &Claim, deadline: Instant) -> Result<u64, Refusal> {
+        let closing = async {
+            loop {
+                let entry = self
+                    .entry(&claim.lock, claim.unsigned)
+                    .await
+                    .map_err(|it| tell(it, claim))?;
+                entry.touch();
+                match entry.close(claim.token).await {
+                    Presented::Retired => continue,
+                    Presented::NotDurable => return Err(not_durable(claim)),
+                    // A close is never stale: a higher floor closes the token too.
+                    Presented::Settled | Presented::Stale { .. } => {
+                        return Ok(entry.gate.status().floor);
+                    }
+                }
+            }
+        };
+        match tokio::time::timeout_at(deadline, closing).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(self.busy(claim)),
+        }
+    }
+
+    fn busy(&self, claim: &Claim) -> Refusal {
+        let entry = self.loaded(&claim.lock);
+        let Some((entry, status)) = entry.map(|it| (Arc::clone(&it), it.gate.status())) else {
+            let refusal =
+                Refusal::busy("the lock's watermark could not be had in time", RETRY_AFTER);
+            return refusal.for_lock(claim.lock.clone()).with_token(claim.token);
+        };
+        let held = entry.in_doubt_for();
+        let refusal = if status.in_doubt > 0 && !held.is_zero() {
+            let detail = format!(
+                "the outcome of an older write is not known: the lock stays closed to newer tokens \
+                 for {} ms",
+                held.as_millis()
+            );
+            Refusal::busy(detail, held)
+        } else {
+            Refusal::busy("an older write is still in flight", RETRY_AFTER)
+        };
+        let refusal = refusal.for_lock(claim.lock.clone()).with_token(claim.token);
+        match Token::new(status.watermark) {
+            Some(watermark) => refusal.with_watermark(watermark),
+            None => refusal,
+        }
+    }
+
+    /// The gate of a lock if it is in memory.
+    pub fn loaded(&self, lock: &LockName) -> Option<Arc<Entry>> {
+        self.inner.slots.get(lock)?.get().cloned()
+    }
+
+    async fn entry(&self, lock: &LockName, unsigned: bool) -> Result<Arc<Entry>, NoGate> {
+        let found = self.inner.slots.get(lock).map(|slot| Arc::clone(&slot));
+        let slot = match found {
+            Some(slot) => slot,
+            None => self.new_slot(lock)?,
+        };
+        let entry = slot.get_or_try_init(|| self.load(lock, unsigned)).await?;
+        if entry.unsigned != unsigned {
+            return Err(NoGate::OtherKind);
+        }
+        Ok(Arc::clone(entry))
+    }
+
+    fn new_slot(&self, lock: &LockName) -> Result<Arc<Slot>, NoGate> {
+        if self.inner.slots.len() >= GATES_MAX {
+            self.inner.crowded.notify_one();
+            return Err(NoGate::Crowded);
+        }
+        let slot = self.inner.slots.entry(lock.clone()).or_default();
+        Ok(Arc::clone(&slot))
+    }
+}
+
+fn not_durable(claim: &Claim) -> Refusal {
+    Refusal::busy("the watermark cannot be made durable", RETRY_AFTER)
+        .for_lock(claim.lock.clone())
+        .with_token(claim.token)
+}
+
+fn tell(no_gate: NoGate, claim: &Claim) -> Refusal {
+    let refusal = match no_gate {
+        NoGate::Store(LoadError::Unavailable) => {
+            Refusal::busy("the watermark store is not available", RETRY_AFTER)
+        }
+        NoGate::Store(LoadError::Torn(_)) => {
+            Refusal::busy("the watermark of this lock is damaged", RETRY_AFTER)
+        }
+        NoGate::Floor(reason) => {
+            tracing::warn!(lock = %claim.lock, %reason, "the floor of an unknown lock is not told");
+            Refusal::busy(
+                "the lock service does not tell the floor of this lock",
+                RETRY_AFTER,
+            )
+        }
+        NoGate::Crowded => Refusal::busy("too many locks are in use", RETRY_AFTER),
+        NoGate::OtherKind => Refusal::invalid(
+            "this lock's tokens are of the other kind: signed tickets and bare integers never meet",
+        ),
+    };
+    refusal.for_lock(claim.lock.clone()).with_token(claim.token)
+}

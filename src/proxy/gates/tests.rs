@@ -1,0 +1,218 @@
+//! Gates over a real store, without sockets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Claim, Gates, Holds};
+use crate::lock_name::{LockName, LockPattern};
+use crate::protocol::refusal::Code;
+use crate::proxy::watermarks::{Opening, Watermarks, WatermarksThread};
+use crate::token::Token;
+
+const HOLD: Duration = Duration::from_secs(3600);
+
+struct Store {
+    dir: tempfile::TempDir,
+    thread: Option<WatermarksThread>,
+}
+
+impl Store {
+    fn new() -> Store {
+        Store {
+            dir: tempfile::tempdir().unwrap(),
+            thread: None,
+        }
+    }
+
+    /// The next run on the store.
+    fn start(&mut self, init: bool) -> Gates {
+        let opening = Opening {
+            init,
+            alone: true,
+            registered: false,
+            fingerprint: 1,
+        };
+        let (watermarks, thread, start) = Watermarks::open(self.dir.path(), opening).unwrap();
+        self.thread = Some(thread);
+        let holds = Holds::new(vec![(vec![LockPattern::new("**").unwrap()], HOLD)]);
+        Gates::new(watermarks, start, holds, None)
+    }
+
+    fn crash(&mut self) {
+        self.thread = None;
+    }
+}
+
+fn claim(token: u64) -> Claim {
+    Claim {
+        lock: LockName::new("a").unwrap(),
+        token: Token::new(token).unwrap(),
+        unsigned: false,
+    }
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_millis(300)
+}
+
+/// Evicts until no gate is in memory.
+async fn evict(gates: &Gates) {
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while gates.loaded(&claim(1).lock).is_some() {
+        assert!(Instant::now() < give_up, "the gate does not retire");
+        gates.evict_all();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_idle_gate_leaves_memory_and_comes_back_as_it_was() {
+    let mut store = Store::new();
+    let gates = store.start(true);
+    gates
+        .admit(&[claim(5)], HOLD, soon())
+        .await
+        .unwrap()
+        .finish();
+    evict(&gates).await;
+    let stale = gates.settle(&claim(4), None, soon()).await.unwrap_err();
+    assert_eq!(stale.code, Code::Stale);
+    // A gate that only refused leaves as well, and nothing is raised by it.
+    evict(&gates).await;
+    gates
+        .admit(&[claim(5)], HOLD, soon())
+        .await
+        .unwrap()
+        .finish();
+    evict(&gates).await;
+    // It left clean: a crash leaves no doubt.
+    store.crash();
+    let gates = store.start(false);
+    gates
+        .admit(&[claim(6)], HOLD, soon())
+        .await
+        .unwrap()
+        .finish();
+}
+
+#[tokio::test]
+async fn a_gate_with_a_write_in_flight_or_in_doubt_stays() {
+    let mut store = Store::new();
+    let gates = store.start(true);
+    let mut write = gates.admit(&[claim(5)], HOLD, soon()).await.unwrap();
+    write.release().unwrap();
+    gates.evict_all();
+    assert!(gates.loaded(&claim(5).lock).is_some());
+    drop(write);
+    gates.evict_all();
+    let entry = gates.loaded(&claim(5).lock).unwrap();
+    assert_eq!(entry.gate().status().in_doubt, 1);
+    let busy = gates.settle(&claim(6), None, soon()).await.unwrap_err();
+    assert_eq!(busy.code, Code::Busy);
+    assert!(busy.retry_after.unwrap() > HOLD - Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn a_crash_leaves_a_drained_lock_to_its_holder_and_closed_to_the_next() {
+    let mut store = Store::new();
+    let gates = store.start(true);
+    gates
+        .admit(&[claim(5)], HOLD, soon())
+        .await
+        .unwrap()
+        .finish();
+    store.crash();
+    let gates = store.start(false);
+    gates
+        .admit(&[claim(5)], HOLD, soon())
+        .await
+        .unwrap()
+        .finish();
+    assert_eq!(
+        gates
+            .settle(&claim(6), None, soon())
+            .await
+            .unwrap_err()
+            .code,
+        Code::Busy
+    );
+    // The second crash: the raise to 6 was never drained, so nobody passes.
+    store.crash();
+    let gates = store.start(false);
+    assert_eq!(
+        gates
+            .settle(&claim(6), None, soon())
+            .await
+            .unwrap_err()
+            .code,
+        Code::Busy
+    );
+    assert_eq!(
+        gates
+            .settle(&claim(5), None, soon())
+            .await
+            .unwrap_err()
+            .code,
+        Code::Stale
+    );
+}
+
+#[tokio::test]
+async fn a_longer_hold_is_on_disk_before_its_listener_is_admitted() {
+    let mut store = Store::new();
+    let gates = store.start(true);
+    let short = Duration::from_millis(10);
+    gates
+        .admit(&[claim(5)], short, soon())
+        .await
+        .unwrap()
+        .finish();
+    let lock = claim(5).lock;
+    assert_eq!(
+        gates.inner.watermarks.load(&lock).unwrap().unwrap().hold,
+        short
+    );
+    gates
+        .admit(&[claim(5)], 2 * HOLD, soon())
+        .await
+        .unwrap()
+        .finish();
+    assert_eq!(
+        gates.inner.watermarks.load(&lock).unwrap().unwrap().hold,
+        2 * HOLD
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retiring_while_others_present_never_lets_two_tokens_in() {
+    let mut store = Store::new();
+    let gates = store.start(true);
+    let highest = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for worker in 0..4_u64 {
+        let (gates, highest) = (gates.clone(), Arc::clone(&highest));
+        tasks.spawn(async move {
+            for round in 1..100 {
+                let token = round * 4 + worker;
+                let deadline = Instant::now() + Duration::from_secs(10);
+                match gates.admit(&[claim(token)], HOLD, deadline).await {
+                    Ok(mut write) => {
+                        if write.release().is_ok() {
+                            use std::sync::atomic::Ordering::SeqCst;
+                            let before = highest.fetch_max(token, SeqCst);
+                            assert!(before <= token, "{token} was released after {before}");
+                        }
+                        write.finish();
+                    }
+                    Err(refusal) => assert_eq!(refusal.code, Code::Stale, "{refusal:?}"),
+                }
+                gates.evict_all();
+            }
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+}

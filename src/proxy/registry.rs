@@ -1,0 +1,225 @@
+//! The link to lockd: registration, public keys, floors.
+//!
+//! One task registers this proxy again and again: lockd keeps registrations durably, but learns of
+//! a moved admin port or of new patterns only so. Invariants:
+//! - until lockd has answered, no ticket verifies and no floor is known: nothing is admitted;
+//! - a ring of keys is taken only whole: an answer with a key that does not parse changes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::lock_name::LockName;
+use crate::proto::register_response::Known;
+use crate::proto::registry_service_client::RegistryServiceClient;
+use crate::proto::{FloorRequest, PublicKey, RegisterRequest};
+use crate::ticket::{KeyRing, VerifyingKey};
+
+/// How often the proxy registers again, which also brings new keys.
+const REFRESH_EVERY: Duration = Duration::from_secs(10);
+/// Unknown key ids bring the next refresh forward, but not more often than this.
+const REFRESH_AT_MOST_EVERY: Duration = Duration::from_millis(500);
+/// First and longest wait between attempts that fail.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long one call may take.
+const CALL_MAX: Duration = Duration::from_secs(5);
+
+/// What verifies tickets now.
+#[derive(Clone, Default)]
+pub struct Ring {
+    /// Grows with each change: what was verified under another one is verified again.
+    pub generation: u64,
+    /// `None`: not known yet.
+    pub keys: Option<Arc<KeyRing>>,
+}
+
+impl Ring {
+    /// A ring that never changes.
+    pub fn fixed(keys: KeyRing) -> watch::Receiver<Ring> {
+        watch::channel(Ring {
+            generation: 1,
+            keys: Some(Arc::new(keys)),
+        })
+        .1
+    }
+}
+
+/// What lockd says about this proxy's store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Not answered yet.
+    Pending,
+    /// This instance was not known: no store of it can have been lost.
+    New,
+    /// The store that it knows.
+    Same,
+    /// It knew the instance with another store.
+    StoreLost,
+}
+
+/// The handle. Cheap to clone.
+#[derive(Clone)]
+pub struct Registry {
+    client: RegistryServiceClient<Channel>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    registration: RegisterRequest,
+    ring: watch::Sender<Ring>,
+    standing: watch::Sender<Standing>,
+    /// Refreshes that ended, well or not.
+    rounds: watch::Sender<u64>,
+    wanted: Notify,
+}
+
+/// An address of lockd that is no URL.
+#[derive(Debug, thiserror::Error)]
+#[error("not the address of a lock service: {url:?}: {reason}")]
+pub struct InvalidLockd {
+    url: String,
+    reason: String,
+}
+
+impl Registry {
+    /// A link that connects when it is used. Called within a tokio runtime, which then carries it.
+    pub fn new(lockd: &str, registration: RegisterRequest) -> Result<Registry, InvalidLockd> {
+        let endpoint = Endpoint::from_shared(lockd.to_owned()).map_err(|error| InvalidLockd {
+            url: lockd.to_owned(),
+            reason: error.to_string(),
+        })?;
+        let endpoint = endpoint
+            .connect_timeout(CALL_MAX)
+            .timeout(CALL_MAX)
+            .http2_keep_alive_interval(Duration::from_secs(5))
+            .keep_alive_while_idle(true);
+        Ok(Registry {
+            client: RegistryServiceClient::new(endpoint.connect_lazy()),
+            shared: Arc::new(Shared {
+                registration,
+                ring: watch::Sender::new(Ring::default()),
+                standing: watch::Sender::new(Standing::Pending),
+                rounds: watch::Sender::new(0),
+                wanted: Notify::new(),
+            }),
+        })
+    }
+
+    /// The keys, now and later.
+    pub fn ring(&self) -> watch::Receiver<Ring> {
+        self.shared.ring.subscribe()
+    }
+
+    /// What lockd says about this proxy's store.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.shared.standing.subscribe()
+    }
+
+    /// The floor of a lock that is not known here. An error says why lockd did not tell it.
+    pub async fn floor(&self, lock: &LockName) -> Result<u64, String> {
+        let request = FloorRequest {
+            lock: lock.to_string(),
+        };
+        match self.client.clone().floor(request).await {
+            Ok(answer) => Ok(answer.into_inner().floor),
+            Err(status) => Err(format!("{:?}: {}", status.code(), status.message())),
+        }
+    }
+
+    /// Asks for a refresh, and waits until one that began later has ended.
+    pub async fn refresh(&self) {
+        let mut rounds = self.shared.rounds.subscribe();
+        // The round that runs now may have asked before the key was made; the one after it has not.
+        for _ in 0..2 {
+            self.shared.wanted.notify_one();
+            if rounds.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Registers, and again. Runs until it is dropped.
+    pub async fn run(self) {
+        let mut backoff = BACKOFF.0;
+        loop {
+            let began = Instant::now();
+            let pause = match self.register().await {
+                Ok(()) => {
+                    backoff = BACKOFF.0;
+                    REFRESH_EVERY
+                }
+                Err(reason) => {
+                    tracing::warn!(%reason, "registration with the lock service failed");
+                    backoff = (backoff * 2).min(BACKOFF.1);
+                    backoff
+                }
+            };
+            self.shared.rounds.send_modify(|rounds| *rounds += 1);
+            let wanted = self.shared.wanted.notified();
+            // Whichever comes first, it registers again.
+            let _ = tokio::time::timeout(pause, wanted).await;
+            tokio::time::sleep_until(began + REFRESH_AT_MOST_EVERY.min(pause)).await;
+        }
+    }
+
+    async fn register(&self) -> Result<(), String> {
+        let request = self.shared.registration.clone();
+        let answer = self.client.clone().register(request).await;
+        let answer = answer
+            .map_err(|it| format!("{:?}: {}", it.code(), it.message()))?
+            .into_inner();
+        let keys = parse_keys(&answer.keys)?;
+        let standing = match answer.known() {
+            Known::New => Standing::New,
+            Known::StoreLost => Standing::StoreLost,
+            Known::Same => Standing::Same,
+            Known::Unspecified => return Err("the answer does not say what is known".to_owned()),
+        };
+        self.shared.standing.send_if_modified(|now| {
+            // Once lost, a later `Same` is about the store that it has learnt since.
+            let changed = *now != standing && *now != Standing::StoreLost;
+            if changed {
+                *now = standing;
+            }
+            changed
+        });
+        // Last: while no key is known nothing is admitted, so nothing is before the standing is.
+        self.take_keys(keys);
+        Ok(())
+    }
+
+    fn take_keys(&self, keys: Vec<VerifyingKey>) {
+        let ring = KeyRing::new(keys);
+        self.shared.ring.send_if_modified(|now| {
+            let ids = |ring: &KeyRing| {
+                ring.keys()
+                    .map(|key| key.id().to_owned())
+                    .collect::<Vec<_>>()
+            };
+            let same = now.keys.as_ref().is_some_and(|old| ids(old) == ids(&ring));
+            if !same {
+                *now = Ring {
+                    generation: now.generation + 1,
+                    keys: Some(Arc::new(ring)),
+                };
+            }
+            !same
+        });
+    }
+}
+
+fn parse_keys(keys: &[PublicKey]) -> Result<Vec<VerifyingKey>, String> {
+    if keys.is_empty() {
+        return Err("the answer holds no key".to_owned());
+    }
+    let parse = |key: &PublicKey| match VerifyingKey::parse(&key.key) {
+        // The id is derived from the key: one that names another key is a mix-up.
+        Ok(parsed) if parsed.id() == key.id => Ok(parsed),
+        Ok(_) => Err(format!("the key {:?} has another id", key.id)),
+        Err(error) => Err(format!("the key {:?}: {error}", key.id)),
+    };
+    keys.iter().map(parse).collect()
+}

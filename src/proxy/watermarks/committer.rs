@@ -1,0 +1,274 @@
+//! The one thread that writes: group commit.
+//!
+//! It takes everything that waits, applies it in order in one transaction, syncs once, and only
+//! then tells each change's owner. Invariants:
+//! - `done(true)` is called only after the change is on disk;
+//! - each change's `done` is called exactly once, whatever happens;
+//! - after any error the database is closed; it is opened again, and its identity read again,
+//!   before another try, since redb stays failed after an I/O error and its memory may differ from
+//!   the disk.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use redb::{Database, ReadableTable};
+
+use super::database::{self, Identity, LOCKS, META};
+use super::record::Stored;
+use super::{Change, Shared, What};
+
+/// Most changes of one transaction.
+const BATCH_CHANGES_MAX: usize = 4096;
+/// How long after a failed reopening the next one is tried.
+const REOPEN_AFTER: Duration = Duration::from_millis(100);
+
+pub(super) enum Work {
+    Change(Change),
+    /// Someone found the database closed.
+    Reopen,
+    /// The last work: marks the shutdown as clean, or not.
+    End {
+        clean: bool,
+    },
+}
+
+pub(super) struct Committer {
+    dir: PathBuf,
+    shared: Arc<Shared>,
+    identity: Identity,
+    reopen_at: Instant,
+}
+
+impl Committer {
+    pub(super) fn new(dir: PathBuf, shared: Arc<Shared>, identity: Identity) -> Committer {
+        Committer {
+            dir,
+            shared,
+            identity,
+            reopen_at: Instant::now(),
+        }
+    }
+
+    pub(super) fn run(mut self, queue: &Receiver<Work>) {
+        let mut batch = vec![];
+        while let Ok(first) = queue.recv() {
+            let mut next = Some(first);
+            let mut end = None;
+            while let Some(work) = next.take() {
+                match work {
+                    Work::Change(change) => batch.push(change),
+                    Work::Reopen => {}
+                    Work::End { clean } => {
+                        end = Some(clean);
+                        break;
+                    }
+                }
+                if batch.len() < BATCH_CHANGES_MAX {
+                    next = queue.try_recv().ok();
+                }
+            }
+            let durable = self.commit(&batch);
+            for change in batch.drain(..) {
+                (change.done)(durable);
+            }
+            if let Some(clean) = end {
+                self.end(clean, queue);
+                return;
+            }
+        }
+    }
+
+    fn commit(&mut self, batch: &[Change]) -> bool {
+        if !self.ensure_open() {
+            return false;
+        }
+        if batch.is_empty() {
+            return true;
+        }
+        let run = self.identity.run;
+        let guard = self.shared.read_database();
+        let Some(database) = guard.as_ref() else {
+            return false;
+        };
+        let written = write_batch(database, batch, run);
+        drop(guard);
+        match written {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(%error, "watermarks cannot be made durable: writes are refused");
+                self.close();
+                false
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        // Dropping it frees the file's lock, so that it can be opened again.
+        drop(self.shared.write_database().take());
+    }
+
+    fn ensure_open(&mut self) -> bool {
+        if self.shared.read_database().is_some() {
+            return true;
+        }
+        if Instant::now() < self.reopen_at {
+            return false;
+        }
+        match database::open(&self.dir) {
+            Ok((database, found))
+                if found.store_id == self.identity.store_id && found.run == self.identity.run =>
+            {
+                tracing::info!("the watermark store is open again");
+                *self.shared.write_database() = Some(database);
+                true
+            }
+            Ok(_) => {
+                tracing::error!("the watermark store was replaced while this proxy ran");
+                self.reopen_at = Instant::now() + REOPEN_AFTER;
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the watermark store does not open yet");
+                self.reopen_at = Instant::now() + REOPEN_AFTER;
+                false
+            }
+        }
+    }
+
+    fn end(mut self, clean: bool, queue: &Receiver<Work>) {
+        while let Ok(work) = queue.try_recv() {
+            if let Work::Change(change) = work {
+                (change.done)(false);
+            }
+        }
+        if clean && self.ensure_open() {
+            let guard = self.shared.read_database();
+            let marked = guard
+                .as_ref()
+                .map(|database| write_flag(database, "clean", true));
+            drop(guard);
+            if let Some(Err(error)) = marked {
+                tracing::warn!(%error, "the clean end could not be marked");
+            }
+        }
+        self.close();
+    }
+}
+
+fn write_batch(database: &Database, batch: &[Change], run: u64) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    {
+        let mut locks = write.open_table(LOCKS)?;
+        let mut meta = write.open_table(META)?;
+        for change in batch {
+            let lock = match &change.what {
+                What::Confirmed(confirmed) => {
+                    let unconfirmed: &[u8] = if *confirmed { b"0" } else { b"1" };
+                    meta.insert("unconfirmed", unconfirmed)?;
+                    continue;
+                }
+                What::Raise { lock, .. } | What::Hold { lock, .. } | What::Clean { lock } => lock,
+            };
+            let old = locks
+                .get(lock.as_str())?
+                .and_then(|old| Stored::decode(lock.as_str(), old.value()).ok());
+            if let Some(new) = applied(&change.what, old, run) {
+                locks.insert(lock.as_str(), new.encode(lock.as_str()).as_slice())?;
+            }
+        }
+    }
+    write.commit()?;
+    Ok(())
+}
+
+fn write_flag(database: &Database, key: &str, set: bool) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    let value: &[u8] = if set { b"1" } else { b"0" };
+    write.open_table(META)?.insert(key, value)?;
+    write.commit()?;
+    Ok(())
+}
+
+/// The record after a change; `None` leaves it as it is.
+fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
+    match what {
+        What::Raise {
+            record,
+            hold,
+            unsigned,
+            ..
+        } => Some(Stored {
+            floor: record.floor.max(old.map_or(0, |old| old.floor)),
+            watermark: record.watermark.max(old.map_or(0, |old| old.watermark)),
+            drained: record.drained,
+            dirty_run: Some(run),
+            hold: merged_hold(*hold, old),
+            unsigned: *unsigned,
+        }),
+        What::Hold { hold, .. } => old.map(|old| Stored {
+            dirty_run: Some(run),
+            hold: merged_hold(*hold, Some(old)),
+            ..old
+        }),
+        What::Clean { .. } => old.map(|old| Stored {
+            dirty_run: None,
+            hold: Duration::ZERO,
+            drained: true,
+            ..old
+        }),
+        What::Confirmed(_) => None,
+    }
+}
+
+/// A dirty record keeps its longest hold until it is clean: an earlier run's writes may need it.
+fn merged_hold(hold: Duration, old: Option<Stored>) -> Duration {
+    match old {
+        Some(old) if old.dirty_run.is_some() => hold.max(old.hold),
+        _ => hold,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::applied;
+    use crate::gate::Record;
+    use crate::lock_name::LockName;
+    use crate::proxy::watermarks::What;
+    use std::time::Duration;
+
+    fn raise(floor: u64, hold_s: u64) -> What {
+        What::Raise {
+            lock: LockName::new("a").unwrap(),
+            record: Record {
+                floor,
+                watermark: floor,
+                drained: false,
+            },
+            hold: Duration::from_secs(hold_s),
+            unsigned: false,
+        }
+    }
+
+    #[test]
+    fn a_record_never_falls_and_keeps_its_longest_hold_until_it_is_clean() {
+        let first = applied(&raise(9, 300), None, 1).unwrap();
+        let second = applied(&raise(8, 5), Some(first), 2).unwrap();
+        assert_eq!(
+            (second.floor, second.watermark, second.dirty_run),
+            (9, 9, Some(2))
+        );
+        assert_eq!(second.hold, Duration::from_secs(300));
+        let lock = LockName::new("a").unwrap();
+        let clean = applied(&What::Clean { lock }, Some(second), 2).unwrap();
+        assert_eq!(
+            (clean.dirty_run, clean.drained, clean.floor),
+            (None, true, 9)
+        );
+        assert_eq!(
+            applied(&raise(10, 5), Some(clean), 2).unwrap().hold,
+            Duration::from_secs(5)
+        );
+    }
+}

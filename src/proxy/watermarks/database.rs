@@ -1,0 +1,241 @@
+//! The file: its tables, its identity, and how it is opened.
+//!
+//! Invariant: a file that does not open, lacks its identity or holds a torn one is refused, never
+//! replaced: replacing it would forget watermarks.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use redb::{Database, ReadableDatabase, TableDefinition};
+
+use super::record::{Stored, Torn};
+use crate::lock_name::LockName;
+
+pub(super) const LOCKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("locks");
+pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+
+/// The file's name in `data_dir`.
+pub const FILE_NAME: &str = "watermarks.redb";
+
+/// What redb may keep of the file in memory, in bytes.
+const CACHE_BYTES_MAX: usize = 64 << 20;
+
+const FORMAT: &str = "1";
+
+/// Why the store was not opened. The proxy does not serve without it.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The folder cannot be made or written.
+    #[error("cannot use the data folder {dir}: {source}", dir = dir.display())]
+    Folder {
+        /// The folder.
+        dir: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no store, and nobody to ask for the floors of its locks.
+    #[error(
+        "no watermark store in {dir}: this proxy stands alone, so without its watermarks it would \
+         admit stale writers; start it once with --init if it has never guarded anything, or if no \
+         older holder of any lock can still write",
+        dir = dir.display()
+    )]
+    NotInitialised {
+        /// The data folder.
+        dir: PathBuf,
+    },
+    /// `--init` on a store that exists.
+    #[error("--init was given, but {path} exists: start without it", path = path.display())]
+    AlreadyInitialised {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is torn, foreign, of another version, or in use.
+    #[error(
+        "cannot open the watermark store {path}: {reason}; it is not replaced, since that would \
+         forget watermarks",
+        path = path.display()
+    )]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A record that cannot be had now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// The store has failed and is not open again yet.
+    #[error("the watermark store is not available")]
+    Unavailable,
+    /// The record of this lock is damaged.
+    #[error("the watermark record of `{0}` is damaged")]
+    Torn(String),
+}
+
+/// What the file says about itself, and about the run before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Identity {
+    pub(super) store_id: String,
+    /// Counts the starts, from 1.
+    pub(super) run: u64,
+    pub(super) clean: bool,
+    pub(super) fingerprint: u64,
+    /// The file is new and it is not known that no older one was lost.
+    pub(super) unconfirmed: bool,
+}
+
+pub(super) fn create_folder(dir: &Path) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Folder {
+        dir: dir.into(),
+        source,
+    };
+    std::fs::create_dir_all(dir).map_err(failed)
+}
+
+/// Makes a new file with its identity, whole or not at all: it appears under its name once it is
+/// complete and on disk.
+pub(super) fn create(dir: &Path, identity: &Identity) -> Result<(), OpenError> {
+    let failed = |source| OpenError::Folder {
+        dir: dir.into(),
+        source,
+    };
+    let (path, partial) = (dir.join(FILE_NAME), dir.join(format!("{FILE_NAME}.new")));
+    match std::fs::remove_file(&partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let unusable = |reason: String| OpenError::Unusable {
+        path: partial.clone(),
+        reason,
+    };
+    let database = Database::builder()
+        .set_cache_size(CACHE_BYTES_MAX)
+        .create(&partial)
+        .map_err(|error| unusable(error.to_string()))?;
+    write_identity(&database, identity).map_err(|error| unusable(error.to_string()))?;
+    drop(database);
+    std::fs::rename(&partial, &path).map_err(failed)?;
+    // The name must be durable too: fsync(2) on a file says nothing about its directory entry.
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(failed)
+}
+
+pub(super) fn open(dir: &Path) -> Result<(Database, Identity), OpenError> {
+    let path = dir.join(FILE_NAME);
+    let unusable = |reason: String| OpenError::Unusable {
+        path: path.clone(),
+        reason,
+    };
+    let database = Database::builder()
+        .set_cache_size(CACHE_BYTES_MAX)
+        .open(&path)
+        .map_err(|error| unusable(error.to_string()))?;
+    let identity = read_identity(&database).map_err(unusable)?;
+    Ok((database, identity))
+}
+
+fn read_identity(database: &Database) -> Result<Identity, String> {
+    let read = database.begin_read().map_err(|error| error.to_string())?;
+    let meta = read.open_table(META).map_err(|error| error.to_string())?;
+    read.open_table(LOCKS).map_err(|error| error.to_string())?;
+    let text = |key: &str| -> Result<String, String> {
+        let value = meta.get(key).map_err(|error| error.to_string())?;
+        let value = value.ok_or_else(|| format!("it has no {key}"))?;
+        let text = std::str::from_utf8(value.value()).map_err(|_| format!("its {key} is torn"))?;
+        Ok(text.to_owned())
+    };
+    let number = |key: &str| -> Result<u64, String> {
+        text(key)?.parse().map_err(|_| format!("its {key} is torn"))
+    };
+    let format = text("format")?;
+    if format != FORMAT {
+        return Err(format!(
+            "it has format {format:?}, this version knows {FORMAT:?}"
+        ));
+    }
+    Ok(Identity {
+        store_id: text("store_id")?,
+        run: number("run")?,
+        clean: number("clean")? == 1,
+        fingerprint: number("fingerprint")?,
+        unconfirmed: number("unconfirmed")? == 1,
+    })
+}
+
+pub(super) fn write_identity(database: &Database, identity: &Identity) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    {
+        write.open_table(LOCKS)?;
+        let mut meta = write.open_table(META)?;
+        let flag = |set: bool| u64::from(set).to_string();
+        for (key, value) in [
+            ("format", FORMAT.to_owned()),
+            ("store_id", identity.store_id.clone()),
+            ("run", identity.run.to_string()),
+            ("clean", flag(identity.clean)),
+            ("fingerprint", identity.fingerprint.to_string()),
+            ("unconfirmed", flag(identity.unconfirmed)),
+        ] {
+            meta.insert(key, value.as_bytes())?;
+        }
+    }
+    // redb's default durability: on disk when it returns.
+    write.commit()?;
+    Ok(())
+}
+
+pub(super) fn load(database: &Database, lock: &LockName) -> Result<Option<Stored>, LoadError> {
+    let read = || -> Result<Option<Result<Stored, Torn>>, redb::Error> {
+        let table = database.begin_read()?.open_table(LOCKS)?;
+        let value = table.get(lock.as_str())?;
+        Ok(value.map(|value| Stored::decode(lock.as_str(), value.value())))
+    };
+    match read() {
+        Ok(None) => Ok(None),
+        Ok(Some(Ok(stored))) => Ok(Some(stored)),
+        Ok(Some(Err(Torn))) => Err(LoadError::Torn(lock.to_string())),
+        Err(error) => {
+            tracing::error!(%error, %lock, "watermark record cannot be read");
+            Err(LoadError::Unavailable)
+        }
+    }
+}
+
+/// Names that begin with `prefix`, after `after`, in order.
+pub(super) fn list(
+    database: &Database,
+    prefix: &str,
+    after: &str,
+    limit: usize,
+) -> Result<Vec<(LockName, Stored)>, LoadError> {
+    let read = || -> Result<Vec<(LockName, Stored)>, redb::Error> {
+        let table = database.begin_read()?.open_table(LOCKS)?;
+        let mut found = vec![];
+        for row in table.range(prefix.max(after)..)? {
+            let (name, value) = row?;
+            let name = name.value();
+            if !name.starts_with(prefix) && name > prefix || found.len() == limit {
+                break;
+            }
+            if name == after {
+                continue;
+            }
+            // A torn record is told when its lock is used; a listing goes on.
+            if let (Ok(lock), Ok(stored)) =
+                (LockName::new(name), Stored::decode(name, value.value()))
+            {
+                found.push((lock, stored));
+            }
+        }
+        Ok(found)
+    };
+    read().map_err(|error| {
+        tracing::error!(%error, "watermark records cannot be listed");
+        LoadError::Unavailable
+    })
+}

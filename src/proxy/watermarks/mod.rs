@@ -1,0 +1,312 @@
+//! The durable watermarks: what survives a crash of the proxy.
+//!
+//! One redb file, `data_dir/watermarks.redb`, one record per lock, written by one thread with group
+//! commit (`committer`). Invariants:
+//! - a change is on disk before its owner is told so; a change that failed says so, and the store
+//!   serves again as soon as the disk does;
+//! - floors and watermarks in the file never fall;
+//! - a mark of a run says that this run may have left writes at a backend; it is cleared only when
+//!   the lock's gate was idle.
+//!
+//! It leaves to others: what to write and when (the gate), how long to wait after a crash
+//! (`proxy::gates`), what to do without a record (`proxy::floors`).
+
+mod committer;
+mod database;
+mod record;
+
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use redb::Database;
+
+use self::committer::{Committer, Work};
+use self::database::Identity;
+use crate::gate::Record;
+use crate::lock_name::LockName;
+
+pub use database::{FILE_NAME, LoadError, OpenError};
+pub use record::{RECORD_BYTES, Stored, Torn};
+
+/// Most changes that wait for the thread. One more is refused at once.
+pub const QUEUE_CHANGES_MAX: usize = 16 * 1024;
+
+/// What is to be made durable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum What {
+    /// A gate's record, and the mark that this run may forward writes under it.
+    Raise {
+        /// The lock.
+        lock: LockName,
+        /// From [`Gate::take_persist`](crate::gate::Gate::take_persist).
+        record: Record,
+        /// The longest `in_doubt_hold` of the listeners that forward under it.
+        hold: Duration,
+        /// Its tokens come from another lock service.
+        unsigned: bool,
+    },
+    /// A listener with a longer hold forwards under the record too.
+    Hold {
+        /// The lock.
+        lock: LockName,
+        /// The listener's `in_doubt_hold`.
+        hold: Duration,
+    },
+    /// The lock's gate was idle and has left memory: clears the mark.
+    Clean {
+        /// The lock.
+        lock: LockName,
+    },
+    /// Whether it is known that no older store was lost.
+    Confirmed(bool),
+}
+
+/// A change with its owner.
+pub struct Change {
+    /// What.
+    pub what: What,
+    /// Called once, with whether it is on disk.
+    pub done: Box<dyn FnOnce(bool) + Send>,
+}
+
+/// How the store is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// Make a store that does not exist although nobody can be asked for floors.
+    pub init: bool,
+    /// There are locks for whose floors nobody can be asked.
+    pub alone: bool,
+    /// This proxy registers with lockd, which knows whether it had another store.
+    pub registered: bool,
+    /// Of the rules and modes: another one than the last run's is a change of configuration.
+    pub fingerprint: u64,
+}
+
+/// What the file told at the start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Start {
+    /// Random, made with the file.
+    pub store_id: String,
+    /// Counts the starts, from 1.
+    pub run: u64,
+    /// The last run ended unclean *and* under other rules: writes that it did not track as this run
+    /// would may be at the backends.
+    pub suspect: bool,
+    /// It is not known yet that no older store was lost: locks without a record are suspect.
+    pub unconfirmed: bool,
+}
+
+/// The handle. Cheap to clone.
+#[derive(Clone)]
+pub struct Watermarks {
+    shared: Arc<Shared>,
+    queue: SyncSender<Work>,
+}
+
+/// The thread. [`WatermarksThread::close`] ends it; dropped, it ends without the clean mark.
+pub struct WatermarksThread {
+    queue: SyncSender<Work>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    /// `None` while it has failed.
+    database: RwLock<Option<Database>>,
+}
+
+impl Shared {
+    // A panic inside redb leaves no state of ours half changed: the database is closed on errors.
+    fn read_database(&self) -> RwLockReadGuard<'_, Option<Database>> {
+        self.database.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_database(&self) -> RwLockWriteGuard<'_, Option<Database>> {
+        self.database
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watermarks {
+    /// Opens or makes the store in `data_dir`, begins a run in it, and starts the thread.
+    pub fn open(
+        data_dir: &Path,
+        opening: Opening,
+    ) -> Result<(Watermarks, WatermarksThread, Start), OpenError> {
+        let path = data_dir.join(FILE_NAME);
+        let failed = |source| OpenError::Folder {
+            dir: data_dir.into(),
+            source,
+        };
+        let exists = path.try_exists().map_err(failed)?;
+        match (exists, opening.init) {
+            (true, true) => return Err(OpenError::AlreadyInitialised { path }),
+            (false, false) if opening.alone => {
+                return Err(OpenError::NotInitialised {
+                    dir: data_dir.into(),
+                });
+            }
+            (false, _) => {
+                database::create_folder(data_dir)?;
+                database::create(data_dir, &new_identity(opening).map_err(failed)?)?;
+            }
+            (true, false) => {}
+        }
+        let (database, last) = database::open(data_dir)?;
+        let identity = Identity {
+            run: last.run + 1,
+            clean: false,
+            fingerprint: opening.fingerprint,
+            ..last.clone()
+        };
+        database::write_identity(&database, &identity).map_err(|error| OpenError::Unusable {
+            path,
+            reason: error.to_string(),
+        })?;
+        let start = Start {
+            store_id: identity.store_id.clone(),
+            run: identity.run,
+            suspect: !last.clean && last.fingerprint != opening.fingerprint,
+            unconfirmed: identity.unconfirmed,
+        };
+        let (watermarks, thread) = spawn(data_dir, database, identity)?;
+        Ok((watermarks, thread, start))
+    }
+
+    /// The record of a lock. Blocks on the disk.
+    pub fn load(&self, lock: &LockName) -> Result<Option<Stored>, LoadError> {
+        self.with_database(|database| database::load(database, lock))
+    }
+
+    /// Records in the order of their names. Blocks on the disk.
+    pub fn list(
+        &self,
+        prefix: &str,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<(LockName, Stored)>, LoadError> {
+        self.with_database(|database| database::list(database, prefix, after, limit))
+    }
+
+    fn with_database<T>(
+        &self,
+        read: impl FnOnce(&Database) -> Result<T, LoadError>,
+    ) -> Result<T, LoadError> {
+        let guard = self.shared.read_database();
+        match guard.as_ref() {
+            Some(database) => read(database),
+            None => {
+                drop(guard);
+                // A full queue has its own reasons to reopen.
+                let _ = self.queue.try_send(Work::Reopen);
+                Err(LoadError::Unavailable)
+            }
+        }
+    }
+
+    /// Whether the store is open.
+    pub fn is_available(&self) -> bool {
+        self.shared.read_database().is_some()
+    }
+
+    /// Hands a change to the thread. Never blocks: with a full queue the change fails at once.
+    pub fn submit(&self, what: What, done: Box<dyn FnOnce(bool) + Send>) {
+        let change = Work::Change(Change { what, done });
+        match self.queue.try_send(change) {
+            Ok(()) => {}
+            Err(TrySendError::Full(work) | TrySendError::Disconnected(work)) => {
+                if let Work::Change(change) = work {
+                    (change.done)(false);
+                }
+            }
+        }
+    }
+}
+
+impl Watermarks {
+    /// Hands a change to the thread, and waits for room in its queue. Blocks.
+    pub fn submit_waiting(&self, what: What, done: Box<dyn FnOnce(bool) + Send>) {
+        if let Err(unsent) = self.queue.send(Work::Change(Change { what, done }))
+            && let Work::Change(change) = unsent.0
+        {
+            (change.done)(false);
+        }
+    }
+}
+
+impl WatermarksThread {
+    /// Writes what waits and ends the run. `clean`: nothing that was admitted in it is still at a
+    /// backend. Blocks for as long as the disk takes.
+    pub fn close(mut self, clean: bool) {
+        self.end(clean);
+    }
+
+    fn end(&mut self, clean: bool) {
+        let _ = self.queue.send(Work::End { clean });
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the watermark thread panicked");
+        }
+    }
+}
+
+impl Drop for WatermarksThread {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.end(false);
+        }
+    }
+}
+
+fn new_identity(opening: Opening) -> std::io::Result<Identity> {
+    Ok(Identity {
+        store_id: random_id()?,
+        run: 0,
+        // Nothing was ever forwarded under it.
+        clean: true,
+        fingerprint: opening.fingerprint,
+        unconfirmed: opening.registered,
+    })
+}
+
+/// 128 random bits in hex: an id against mix-ups.
+fn random_id() -> std::io::Result<String> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+}
+
+fn spawn(
+    data_dir: &Path,
+    database: Database,
+    identity: Identity,
+) -> Result<(Watermarks, WatermarksThread), OpenError> {
+    let shared = Arc::new(Shared {
+        database: RwLock::new(Some(database)),
+    });
+    let (queue, work) = sync_channel(QUEUE_CHANGES_MAX);
+    let committer = Committer::new(data_dir.into(), Arc::clone(&shared), identity);
+    let thread = std::thread::Builder::new()
+        .name("watermarks".into())
+        .spawn(move || committer.run(&work))
+        .map_err(|source| OpenError::Folder {
+            dir: data_dir.into(),
+            source,
+        })?;
+    let watermarks = Watermarks {
+        shared,
+        queue: queue.clone(),
+    };
+    Ok((
+        watermarks,
+        WatermarksThread {
+            queue,
+            thread: Some(thread),
+        },
+    ))
+}

@@ -1,0 +1,109 @@
+//! Every file in `proxy-config/` is a configuration that the proxy takes, and shows what it says.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ringfence::config::{Mode, ProxyConfig, TicketSource, TruncatedBody, Trust};
+use ringfence::protocol::{Classified, Head, Kind, Listener};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy-config")
+}
+
+fn example(name: &str) -> ProxyConfig {
+    ProxyConfig::load(&folder().join(name)).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn locks(listener: &Listener, method: &str, target: &str) -> (Kind, Vec<String>) {
+    let head = Head {
+        method,
+        target: target.as_bytes(),
+        authority: None,
+        headers: &[],
+    };
+    match listener.classify(&head) {
+        Ok(Classified::Ready(class)) => (
+            class.kind,
+            class.locks.iter().map(ToString::to_string).collect(),
+        ),
+        other => panic!("{method} {target}: {other:?}"),
+    }
+}
+
+fn one(lock: &str) -> Vec<String> {
+    vec![lock.to_owned()]
+}
+
+#[test]
+fn every_example_is_taken() {
+    let mut names = vec![];
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert_eq!(example(&name).instance, "edge-1", "{name}");
+        names.push(name);
+    }
+    names.sort();
+    assert_eq!(names, ["http.toml", "s3.toml"]);
+}
+
+#[test]
+fn the_http_example_says_what_its_comments_say() {
+    let config = example("http.toml");
+    assert_eq!(
+        config.tickets,
+        TicketSource::Lockd("http://127.0.0.1:7420".to_owned())
+    );
+    assert_eq!(config.admin.listen.port(), 7431);
+    let [listener] = &config.listeners[..] else {
+        panic!("one listener")
+    };
+    assert_eq!(
+        (listener.trust, listener.mode),
+        (Trust::Signed, Mode::Enforce)
+    );
+    assert_eq!(listener.listen.port(), 7480);
+    assert_eq!(
+        (listener.upstream.host.as_str(), listener.upstream.port),
+        ("127.0.0.1", 8080)
+    );
+    assert_eq!(listener.truncated_body, TruncatedBody::Held);
+    assert_eq!(listener.in_doubt_hold, Duration::from_secs(30));
+    // What the example writes out is what holds without it.
+    assert_eq!(listener.limits, ringfence::config::Limits::default());
+    assert_eq!(config.audit, ringfence::config::AuditConfig::default());
+    let rules = &listener.rules;
+    assert_eq!(
+        locks(rules, "PUT", "/v1/accounts/7"),
+        (Kind::Write, one("account/7"))
+    );
+    assert_eq!(
+        locks(rules, "POST", "/v1/search"),
+        (Kind::Read, one("search"))
+    );
+    assert_eq!(
+        locks(rules, "GET", "/v1/import/bank"),
+        (Kind::Write, one("import/bank"))
+    );
+}
+
+#[test]
+fn the_s3_example_says_what_its_comments_say() {
+    let config = example("s3.toml");
+    let [listener] = &config.listeners[..] else {
+        panic!("one listener")
+    };
+    assert_eq!(listener.truncated_body, TruncatedBody::Discarded);
+    assert_eq!(listener.in_doubt_hold, Duration::from_secs(60));
+    let rules = &listener.rules;
+    assert_eq!(
+        locks(rules, "PUT", "/lake/in/7/a/b"),
+        (Kind::Write, one("day/7"))
+    );
+    assert_eq!(
+        locks(rules, "DELETE", "/ledger"),
+        (Kind::Write, one("ledger"))
+    );
+    let patterns = rules.lock_patterns();
+    let patterns: Vec<_> = patterns.iter().map(|pattern| pattern.as_str()).collect();
+    assert_eq!(patterns, ["day/*", "ledger"]);
+}

@@ -1,0 +1,218 @@
+//! Processes of the real binary on free ports with data folders of their own, ended with the test.
+
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything that must come may take.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until the condition holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < until, "never came: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A child process that ends with the test.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    pub fn spawn(command: &mut Command, log: PathBuf) -> Process {
+        let out = File::options().create(true).append(true).open(&log).unwrap();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().unwrap())
+            .stderr(out)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+        Process { child, log }
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Sends a signal by its name, such as `STOP`.
+    pub fn signal(&self, name: &str) {
+        signal(self.child.id(), name);
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM, then waits for the end.
+    pub fn terminate(&mut self) {
+        self.signal("TERM");
+        let until = Instant::now() + PATIENCE;
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "does not end on SIGTERM:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn wait_for_port(&mut self, address: SocketAddr) {
+        let until = Instant::now() + PATIENCE;
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("ended with {status}:\n{}", self.log());
+            }
+            assert!(Instant::now() < until, "no listener at {address}:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.signal("CONT");
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.log.display(), self.log());
+        }
+    }
+}
+
+pub fn signal(pid: u32, name: &str) {
+    let _ = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status();
+}
+
+fn ringfence() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_ringfence"))
+}
+
+/// A lock service with the embedded store.
+pub struct Lockd {
+    pub process: Process,
+    pub address: SocketAddr,
+    config: PathBuf,
+}
+
+impl Lockd {
+    pub fn start(dir: &Path, more: &str) -> Lockd {
+        let (address, admin) = (free_address(), free_address());
+        let config = dir.join("lockd.toml");
+        let data = dir.join("lockd");
+        let text = format!(
+            "listen = \"{address}\"\nadmin = \"{admin}\"\ndata_dir = \"{}\"\n{more}",
+            data.display()
+        );
+        std::fs::write(&config, text).unwrap();
+        let process = Lockd::run(&config, address);
+        Lockd { process, address, config }
+    }
+
+    fn run(config: &Path, address: SocketAddr) -> Process {
+        let mut command = ringfence();
+        command.arg("lockd").arg("--config").arg(config);
+        let mut process = Process::spawn(&mut command, config.with_extension("log"));
+        process.wait_for_port(address);
+        process
+    }
+
+    pub fn restart(&mut self) {
+        self.process.kill();
+        self.process = Lockd::run(&self.config, self.address);
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+/// A proxy with one listener.
+pub struct Proxy {
+    pub process: Process,
+    pub listen: SocketAddr,
+    pub admin: SocketAddr,
+    pub data: PathBuf,
+    config: PathBuf,
+}
+
+/// What a test says about its proxy.
+pub struct ProxySetup<'a> {
+    pub name: &'a str,
+    pub protocol: &'a str,
+    pub upstream: SocketAddr,
+    pub lockd: &'a Lockd,
+    /// Lines of the listener.
+    pub listener: &'a str,
+    /// `[[listener.rule]]` tables.
+    pub rules: &'a str,
+    /// Another place for the data than below the test's folder.
+    pub data: Option<PathBuf>,
+}
+
+impl Proxy {
+    pub fn start(dir: &Path, setup: &ProxySetup<'_>) -> Proxy {
+        let (listen, admin) = (free_address(), free_address());
+        let config = dir.join(format!("{}.toml", setup.name));
+        let data = setup.data.clone().unwrap_or_else(|| dir.join(setup.name));
+        let text = format!(
+            "instance = \"{}\"\ndata_dir = \"{}\"\n[tickets]\nlockd = \"{}\"\n\
+             [admin]\nlisten = \"{admin}\"\n\
+             [[listener]]\nname = \"main\"\nprotocol = \"{}\"\nlisten = \"{listen}\"\n\
+             upstream = \"{}\"\n{}\n{}\n",
+            setup.name,
+            data.display(),
+            setup.lockd.url(),
+            setup.protocol,
+            setup.upstream,
+            setup.listener,
+            setup.rules,
+        );
+        std::fs::write(&config, text).unwrap();
+        let process = Proxy::run(&config, listen, admin);
+        Proxy { process, listen, admin, data, config }
+    }
+
+    fn run(config: &Path, listen: SocketAddr, admin: SocketAddr) -> Process {
+        let mut command = ringfence();
+        command.arg("proxy").arg("--config").arg(config);
+        let mut process = Process::spawn(&mut command, config.with_extension("log"));
+        process.wait_for_port(listen);
+        process.wait_for_port(admin);
+        process
+    }
+
+    /// Starts again on the same data.
+    pub fn start_again(&mut self) {
+        self.process = Proxy::run(&self.config, self.listen, self.admin);
+    }
+
+    pub fn kill_and_restart(&mut self) {
+        self.process.kill();
+        self.start_again();
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.listen)
+    }
+
+    /// Every audit record on disk, oldest first.
+    pub fn audit(&self) -> Vec<serde_json::Value> {
+        let mut files: Vec<PathBuf> = match std::fs::read_dir(self.data.join("audit")) {
+            Ok(entries) => entries.map(|entry| entry.unwrap().path()).collect(),
+            Err(_) => return Vec::new(),
+        };
+        files.retain(|path| path.extension().is_some_and(|it| it == "jsonl"));
+        files.sort();
+        let texts = files.iter().map(|path| std::fs::read_to_string(path).unwrap());
+        let texts: Vec<String> = texts.collect();
+        let lines = texts.iter().flat_map(|text| text.lines());
+        lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+}

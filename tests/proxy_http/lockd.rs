@@ -1,0 +1,271 @@
+//! With a lock service: keys, floors, coverage of seals, lost stores. The registry here answers
+//! what the test says.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use ringfence::proto::register_response::Known;
+use ringfence::proto::registry_service_server::{RegistryService, RegistryServiceServer};
+use ringfence::proto::{
+    FloorRequest, FloorResponse, KeysRequest, KeysResponse, ListProxiesRequest,
+    ListProxiesResponse, PublicKey, RegisterRequest, RegisterResponse, UnregisterRequest,
+    UnregisterResponse,
+};
+use ringfence::ticket::{SealScope, SigningKey};
+use tonic::{Request, Response, Status};
+
+use crate::support::{Setup, World, delete_folder, get, put, until};
+
+#[derive(Default)]
+struct State {
+    keys: Vec<PublicKey>,
+    floors: HashMap<String, u64>,
+    stores: HashMap<String, String>,
+    registered: Vec<RegisterRequest>,
+}
+
+#[derive(Clone, Default)]
+struct Registry(Arc<Mutex<State>>);
+
+#[tonic::async_trait]
+impl RegistryService for Registry {
+    async fn register(
+        &self,
+        request: Request<RegisterRequest>,
+    ) -> Result<Response<RegisterResponse>, Status> {
+        let request = request.into_inner();
+        let mut state = self.0.lock().unwrap();
+        let before = state
+            .stores
+            .insert(request.instance.clone(), request.store_id.clone());
+        let known = match before {
+            None => Known::New,
+            Some(id) if id == request.store_id => Known::Same,
+            Some(_) => Known::StoreLost,
+        };
+        state.registered.push(request);
+        Ok(Response::new(RegisterResponse {
+            known: known.into(),
+            keys: state.keys.clone(),
+        }))
+    }
+
+    async fn floor(
+        &self,
+        request: Request<FloorRequest>,
+    ) -> Result<Response<FloorResponse>, Status> {
+        match self
+            .0
+            .lock()
+            .unwrap()
+            .floors
+            .get(&request.into_inner().lock)
+        {
+            Some(floor) => Ok(Response::new(FloorResponse { floor: *floor })),
+            None => Err(Status::unavailable("no quorum")),
+        }
+    }
+
+    async fn keys(&self, _: Request<KeysRequest>) -> Result<Response<KeysResponse>, Status> {
+        Ok(Response::new(KeysResponse {
+            keys: self.0.lock().unwrap().keys.clone(),
+        }))
+    }
+
+    async fn list_proxies(
+        &self,
+        _: Request<ListProxiesRequest>,
+    ) -> Result<Response<ListProxiesResponse>, Status> {
+        Err(Status::unimplemented("not asked by proxies"))
+    }
+
+    async fn unregister(
+        &self,
+        _: Request<UnregisterRequest>,
+    ) -> Result<Response<UnregisterResponse>, Status> {
+        Err(Status::unimplemented("not asked by proxies"))
+    }
+}
+
+impl Registry {
+    async fn serve(&self) -> SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let incoming = tonic::transport::server::TcpIncoming::from(listener);
+        let service = RegistryServiceServer::new(self.clone());
+        tokio::spawn(
+            tonic::transport::Server::builder()
+                .add_service(service)
+                .serve_with_incoming(incoming),
+        );
+        address
+    }
+
+    fn add_key(&self, key: &SigningKey) {
+        let key = key.verifying();
+        let key = PublicKey {
+            id: key.id().to_owned(),
+            key: key.to_text(),
+        };
+        self.0.lock().unwrap().keys.push(key);
+    }
+
+    fn set_floor(&self, lock: &str, floor: u64) {
+        self.0.lock().unwrap().floors.insert(lock.to_owned(), floor);
+    }
+}
+
+async fn world_with_lockd() -> (World, Registry, Setup) {
+    let registry = Registry::default();
+    let mut world = World::stopped().await;
+    registry.add_key(&world.key);
+    let tickets = format!("lockd = \"http://{}\"", registry.serve().await);
+    let setup = Setup {
+        tickets,
+        ..Setup::default()
+    };
+    // Nobody asks for --init: lockd knows the floors.
+    world.start(&setup, false).unwrap();
+    are_keys_known(&world).await;
+    (world, registry, setup)
+}
+
+async fn are_keys_known(world: &World) {
+    let health = world.proxy().health();
+    until("the keys of the lock service", || async {
+        health.check().is_ok()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_not_known_starts_at_its_floor() {
+    let (mut world, registry, _) = world_with_lockd().await;
+    registry.set_floor("accounts/7", 5);
+    let (old, new) = (world.ticket("accounts/7", 4), world.ticket("accounts/7", 5));
+    world
+        .ask(&put("/accounts/7/x", &old, "v"))
+        .await
+        .refused(412, "stale");
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &new, "v")).await.1.status,
+        200
+    );
+    // No floor, no admission.
+    let unknown = world.ticket("accounts/8", 100);
+    world
+        .ask(&put("/accounts/8/x", &unknown, "v"))
+        .await
+        .refused(503, "busy");
+    let registered = registry.0.lock().unwrap().registered[0].clone();
+    assert_eq!(registered.instance, "edge-1");
+    assert_eq!(registered.patterns, ["accounts/*"]);
+    assert_eq!(registered.admin, "http://127.0.0.1:7431");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn until_lockd_has_answered_everything_is_busy() {
+    let mut world = World::stopped().await;
+    let setup = Setup {
+        tickets: "lockd = \"http://127.0.0.1:1\"".to_owned(),
+        ..Setup::default()
+    };
+    world.start(&setup, false).unwrap();
+    let ticket = world.ticket("accounts/7", 1);
+    world
+        .ask(&put("/accounts/7/x", &ticket, "v"))
+        .await
+        .refused(503, "busy");
+    assert!(world.proxy().health().check().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_required_seal_must_have_covered_this_proxy() {
+    let (mut world, registry, _) = world_with_lockd().await;
+    registry.set_floor("accounts/7", 1);
+    let elsewhere = SealScope::Required(vec!["edge-2".to_owned()]);
+    let here = SealScope::Required(vec!["edge-2".to_owned(), "edge-1".to_owned()]);
+    let ticket = world.sealed_ticket("accounts/7", 1, elsewhere);
+    let problem = world
+        .ask(&put("/accounts/7/x", &ticket, "v"))
+        .await
+        .refused(400, "invalid");
+    assert!(
+        problem["detail"]
+            .to_string()
+            .contains("acquire the lock again"),
+        "{problem}"
+    );
+    let ticket = world.sealed_ticket("accounts/7", 1, here);
+    assert_eq!(
+        world
+            .pass(&put("/accounts/7/x", &ticket, "v"))
+            .await
+            .1
+            .status,
+        200
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_key_is_fetched_when_its_first_ticket_comes() {
+    let (mut world, registry, _) = world_with_lockd().await;
+    registry.set_floor("accounts/7", 1);
+    world.key = SigningKey::generate();
+    let ticket = world.ticket("accounts/7", 1);
+    world
+        .ask(&put("/accounts/7/x", &ticket, "v"))
+        .await
+        .refused(400, "invalid");
+    registry.add_key(&world.key);
+    until("the new key", || async {
+        let read = get("/accounts/7/x", &ticket);
+        let mut client = world.client().await;
+        client.send(read.as_bytes()).await;
+        tokio::select! {
+            // Asking for keys may use up the time that admission has.
+            reply = client.reply() => { assert!(matches!(reply.status, 400 | 503)); false }
+            _ = world.backend.accept() => true,
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_store_starts_at_the_floors_and_in_doubt() {
+    let (mut world, registry, setup) = world_with_lockd().await;
+    registry.set_floor("accounts/7", 1);
+    let old = world.ticket("accounts/7", 1);
+    assert_eq!(
+        world.pass(&put("/accounts/7/x", &old, "v")).await.1.status,
+        200
+    );
+    world.crash();
+    delete_folder(&world.data_dir());
+    registry.set_floor("accounts/7", 2);
+    world.start(&setup, false).unwrap();
+    are_keys_known(&world).await;
+    world
+        .ask(&put("/accounts/7/x", &old, "v"))
+        .await
+        .refused(412, "stale");
+    let new = world.ticket("accounts/7", 2);
+    let problem = world
+        .ask(&put("/accounts/7/x", &new, "v"))
+        .await
+        .refused(503, "busy");
+    assert!(
+        problem["detail"].to_string().contains("not known"),
+        "{problem}"
+    );
+    until("the end of the hold", || async {
+        let mut client = world.client().await;
+        client.send(get("/accounts/7/x", &new).as_bytes()).await;
+        tokio::select! {
+            reply = client.reply() => { reply.refused(503, "busy"); false }
+            _ = world.backend.accept() => true,
+        }
+    })
+    .await;
+}

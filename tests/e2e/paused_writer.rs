@@ -40,7 +40,7 @@ fn audited_stale(proxy: &Proxy, token: u64) {
         proxy.audit().iter().any(|record| {
             record["code"] == "stale"
                 && record["lock"] == "orders"
-                && record["token"] == token.to_string()
+                && record["token"].as_str() == Some(&*token.to_string())
         })
     });
 }

@@ -1,9 +1,9 @@
 //! The set of registered proxies: small durable records of the store, read linearizably.
 //!
-//! A seal covers every proxy that is registered. A proxy that registers here is in the next seal; one
-//! that registers through another lockd is in it after [`FRESH`] at the latest. In between nothing
-//! unsafe can happen, because the ticket says what its seal covered and a proxy refuses a ticket
-//! that does not name it: its holder acquires again. A proxy that another lockd has taken out of
+//! A seal covers every proxy that is registered. A proxy that registers here is in the next seal;
+//! one that registers through another lockd is in it after [`FRESH`] at the latest. In between
+//! nothing unsafe can happen, because the ticket says what its seal covered and a proxy refuses a
+//! ticket that does not name it: its holder acquires again. A proxy that another lockd has taken out of
 //! the set only makes seals fail for as long. So the set need not be read for every grant, which
 //! would cost the store a linearizable read each. Reads that wait at the same time share one, and
 //! over a store that no other process can write to ([`Store::is_exclusive`]) the set that was read
@@ -121,7 +121,8 @@ impl Proxies {
         }
     }
 
-    /// The registered proxies, by name, as [`FRESH`] ago or later, and with all that this lockd wrote.
+    /// The registered proxies, by name, as [`FRESH`] ago or later, and with all that this lockd
+    /// wrote.
     pub(super) async fn recent(&self) -> Result<Set, StoreError> {
         match self.shared.recent() {
             Some(set) => Ok(set),
@@ -175,7 +176,9 @@ impl Reads {
 
     fn recent(&self) -> Option<Set> {
         let known = self.known();
-        let is_fresh = known.fresh_until.is_some_and(|until| Instant::now() < until);
+        let is_fresh = known
+            .fresh_until
+            .is_some_and(|until| Instant::now() < until);
         is_fresh.then(|| known.set.clone())
     }
 

@@ -412,6 +412,8 @@ async fn a_proxy_is_new_then_the_same_then_without_its_store() {
         ..request.clone()
     };
     assert_eq!(register(lost.clone()).await.known(), Known::StoreLost);
+    // The answer may have been lost: it is told again.
+    assert_eq!(register(lost.clone()).await.known(), Known::StoreLost);
     let mut registry = client.registry.clone();
     let listed = registry
         .list_proxies(ListProxiesRequest {})

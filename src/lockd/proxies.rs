@@ -31,6 +31,9 @@ const PREFIX: &str = "proxy/";
 pub(super) struct Proxy {
     pub(super) instance: String,
     pub(super) store_id: String,
+    /// This store came in the place of another one. It stays written, so that a proxy that missed
+    /// the answer is told again.
+    pub(super) replaced: bool,
     pub(super) admin: String,
     pub(super) patterns: Vec<LockPattern>,
 }
@@ -38,6 +41,8 @@ pub(super) struct Proxy {
 #[derive(Serialize, Deserialize)]
 struct Record {
     store_id: String,
+    #[serde(default)]
+    replaced: bool,
     admin: String,
     patterns: Vec<String>,
 }
@@ -50,6 +55,7 @@ impl Proxy {
     fn to_record(&self) -> Vec<u8> {
         let record = Record {
             store_id: self.store_id.clone(),
+            replaced: self.replaced,
             admin: self.admin.clone(),
             patterns: self
                 .patterns
@@ -73,6 +79,7 @@ impl Proxy {
         Ok(Proxy {
             instance,
             store_id: record.store_id,
+            replaced: record.replaced,
             admin: record.admin,
             patterns,
         })

@@ -47,7 +47,8 @@ impl RegistryService for Registry {
         input::instance(&request.instance)?;
         input::store_id(&request.store_id)?;
         input::admin_address(&request.admin)?;
-        let proxy = Proxy {
+        let mut proxy = Proxy {
+            replaced: false,
             patterns: input::patterns(&request.patterns)?,
             instance: request.instance,
             store_id: request.store_id,
@@ -60,9 +61,10 @@ impl RegistryService for Registry {
             .find(|other| other.instance == proxy.instance);
         let known = match before {
             None => Known::New,
-            Some(before) if before.store_id == proxy.store_id => Known::Same,
+            Some(before) if before.store_id == proxy.store_id && !before.replaced => Known::Same,
             Some(_) => Known::StoreLost,
         };
+        proxy.replaced = known == Known::StoreLost;
         if before.is_none() {
             let others = registered
                 .iter()

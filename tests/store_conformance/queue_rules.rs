@@ -81,7 +81,7 @@ pub async fn a_later_attempt_takes_over_and_the_late_cancel_of_the_earlier_remov
         attempt_first(&store, "a", one, 2).await,
         Enqueued::AttemptOver { last: 3 }
     );
-    assert_eq!(queue(&store, "a").await, [second.clone()]);
+    assert_eq!(queue(&store, "a").await, std::slice::from_ref(&second));
     let cancel = Remove {
         only_version: Some(second.version),
         ..removal(&second)
@@ -127,7 +127,7 @@ pub async fn only_if_first_writes_nothing_behind_another(fixture: Fixture) {
         attempt_first(&store, "a", two, 1).await,
         Enqueued::Held { holder }
     );
-    assert_eq!(queue(&store, "a").await, [first.clone()]);
+    assert_eq!(queue(&store, "a").await, std::slice::from_ref(&first));
     let (again, holder) = standing(attempt_first(&store, "a", one, 2).await);
     assert_eq!(
         (again.token, again.attempt, &holder),
@@ -274,8 +274,8 @@ pub async fn nested_names_are_different_locks(fixture: Fixture) {
     let (outer, holder) = standing(attempt_first(&store, "a", two, 1).await);
     assert_eq!(outer, holder);
     let (deeper, _) = standing(attempt_first(&store, "a/1/2", two, 1).await);
-    assert_eq!(queue(&store, "a").await, [outer.clone()]);
-    assert_eq!(queue(&store, "a/1").await, [nested.clone()]);
+    assert_eq!(queue(&store, "a").await, std::slice::from_ref(&outer));
+    assert_eq!(queue(&store, "a/1").await, std::slice::from_ref(&nested));
     assert_eq!(queue(&store, &inner).await, [lookalike]);
     assert_eq!(queue(&store, "a/1/2").await, [deeper]);
     let removed = remove(&store, &outer).await;

@@ -63,7 +63,7 @@ pub async fn a_session_that_is_not_renewed_ends_with_its_entries_and_a_renewed_o
         "ended early"
     );
     assert_eq!(store.keep_alive(dying).await.unwrap(), None);
-    assert_eq!(queue(&store, "a").await, [kept.clone()]);
+    assert_eq!(queue(&store, "a").await, std::slice::from_ref(&kept));
     // Well past the time to live of the renewed one.
     let (witness, _) = store.open_session(SHORT * 2).await.unwrap();
     stand(&store, "b", witness, 1).await;
@@ -178,7 +178,7 @@ pub async fn raised_tokens_stay_raised_and_standing_entries_keep_theirs(mut fixt
     drop((store, mirror));
     fixture.restart().await;
     let store = fixture.store();
-    assert_eq!(queue(&store, "a").await, [new.clone()]);
+    assert_eq!(queue(&store, "a").await, std::slice::from_ref(&new));
     let (later, _) = stand(&store, "b", first, 1).await;
     assert!(later.token > new.token);
 }

@@ -1,10 +1,12 @@
-//! Three members of etcd: one dies, one is silent, most are dead, history is compacted.
+//! Three members of etcd: one dies, one is silent, most are dead, history is compacted. And one
+//! member whose data came from a backup.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfence::store::etcd::{EtcdConfig, EtcdStore};
 use ringfence::store::{Store, StoreError};
+use ringfence::token::Token;
 
 use crate::fixture::{Mirror, WAIT_MAX, queue, remove, session, stand};
 use crate::support::etcd::{Etcd, Version};
@@ -126,4 +128,45 @@ async fn a_silent_member_is_left_and_a_compacted_watch_starts_again() {
     remove(&store, &again).await;
     mirror.until(|mirror| mirror.of("b").is_empty()).await;
     etcd.resume(0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_3_4_restored_from_a_backup_shows_what_it_has_and_can_be_raised() {
+    restored(Version::V3_4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_3_5_restored_from_a_backup_shows_what_it_has_and_can_be_raised() {
+    restored(Version::V3_5).await;
+}
+
+async fn restored(version: Version) {
+    let mut etcd = Etcd::start(version, 1);
+    let store = open(etcd.endpoints()).await;
+    let mut mirror = Mirror::start(&store).await;
+    let (one, two) = (session(&store).await, session(&store).await);
+    let (saved, _) = stand(&store, "a", one, 1).await;
+    etcd.save();
+    let (lost, _) = stand(&store, "a", two, 1).await;
+    // The store knows a generation that the backup does not.
+    store
+        .raise_above(Token::new(lost.token.get() + 1_000_000).unwrap())
+        .await
+        .unwrap();
+    let (lost, _) = stand(&store, "b", one, 1).await;
+    mirror
+        .until(|mirror| mirror.of("b") == [lost.clone()])
+        .await;
+    etcd.restore();
+    mirror.until(|mirror| mirror.resets == 2).await;
+    assert_eq!(mirror.of("a"), [saved.clone()]);
+    assert_eq!(mirror.entries.len(), 1);
+    retried(|| store.raise_above(lost.token)).await;
+    let (raised, holder) = stand(&store, "a", two, 2).await;
+    assert!(raised.token > lost.token, "{raised:?} after {lost:?}");
+    assert_eq!(holder, saved);
+    assert_eq!(remove(&store, &saved).await.next, Some(raised.clone()));
+    mirror
+        .until(|mirror| mirror.of("a") == [raised.clone()])
+        .await;
 }

@@ -217,6 +217,44 @@ impl Etcd {
         }
     }
 
+    /// Saves the data of a cluster of one.
+    pub fn save(&self) {
+        let file = self.folder.path().join("backup");
+        self.ctl(&["snapshot", "save", file.to_str().expect("a path of text")]);
+    }
+
+    /// Kills a cluster of one and starts it again on what was saved.
+    pub fn restore(&mut self) {
+        self.kill(0);
+        let data = self.folder.path().join(&self.members[0].name);
+        std::fs::remove_dir_all(&data).expect("the old data");
+        let peer = format!("http://127.0.0.1:{}", self.members[0].peer_port);
+        let output = Command::new(self.programs.join("etcdctl"))
+            .env("ETCDCTL_API", "3")
+            .args(["snapshot", "restore"])
+            .arg(self.folder.path().join("backup"))
+            .arg("--data-dir")
+            .arg(data)
+            .args([
+                "--name",
+                &self.members[0].name,
+                "--initial-advertise-peer-urls",
+                &peer,
+            ])
+            .args([
+                "--initial-cluster",
+                &format!("{}={peer}", self.members[0].name),
+            ])
+            .output()
+            .expect("etcdctl runs");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        self.restart(0);
+    }
+
     /// Stops a member (SIGSTOP): its connections stay and say nothing.
     pub fn pause(&self, index: usize) {
         self.signal(index, "-STOP");

@@ -23,8 +23,7 @@ use tonic::{Code, Status};
 use super::endpoints::{Endpoints, store_error};
 use super::generation::Generations;
 use super::layout::Layout;
-use super::txn::{compare, get, take_nested, take_range, txn};
-use crate::etcd_proto::etcdserverpb::compare::{CompareResult, TargetUnion};
+use super::txn::{get, take_nested, take_range, txn};
 use crate::etcd_proto::etcdserverpb::{RangeRequest, TxnRequest, TxnResponse};
 use crate::lock_name::LockName;
 use crate::store::StoreError;
@@ -174,15 +173,13 @@ impl Shared {
         Ok(self.generations())
     }
 
-    /// Takes what was read, unless something newer is known: reads may overtake each other.
+    /// Takes what was read, even if it is older: reads may overtake each other, and a restored etcd
+    /// goes back. A wrong guess only costs another try, since every batch compares it.
     fn learn(&self, read: Generations) {
-        let mut known = self
+        *self
             .generations
             .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if read.revision() > known.revision() {
-            *known = Arc::new(read);
-        }
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
     }
 }
 
@@ -354,9 +351,8 @@ impl Shared {
             let revision = generations.revision();
             let fits = |one: &&Nested| one.pinned.is_none_or(|pinned| pinned == revision);
             let key = self.layout.generation();
-            let pin = TargetUnion::ModRevision(revision);
             let request = TxnRequest {
-                compare: vec![compare(&key, CompareResult::Equal, pin)],
+                compare: generations.unchanged(&key),
                 success: batch
                     .iter()
                     .filter(fits)

@@ -92,7 +92,10 @@ impl Endpoints {
         let changed =
             self.current
                 .compare_exchange(member.index, next, Ordering::Relaxed, Ordering::Relaxed);
-        if changed.is_ok() {
+        if next == member.index {
+            // The only one. Its callers hear of every failure.
+            tracing::debug!(member = %self.channels[next].0, %why, "etcd: call failed");
+        } else if changed.is_ok() {
             let (from, to) = (&self.channels[member.index].0, &self.channels[next].0);
             tracing::warn!(%from, %to, %why, "etcd: member failed");
         }

@@ -6,8 +6,12 @@
 //! generation with the revision since which it was in force, so that each reader gives an entry the
 //! same token whenever it reads.
 
+use prost::bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::txn::compare;
+use crate::etcd_proto::etcdserverpb::Compare;
+use crate::etcd_proto::etcdserverpb::compare::{CompareResult, TargetUnion};
 use crate::etcd_proto::mvccpb::KeyValue;
 use crate::store::StoreError;
 use crate::token::Token;
@@ -35,6 +39,8 @@ struct Stored {
 pub struct Generations {
     /// Revision and the generation of what is created after it, ascending.
     since: Vec<(i64, u64)>,
+    /// The record as it is stored.
+    value: Bytes,
 }
 
 impl Generations {
@@ -55,12 +61,27 @@ impl Generations {
                 "token generation: {since:?} not ascending"
             )));
         }
-        Ok(Generations { since })
+        Ok(Generations {
+            since,
+            value: kv.value.clone(),
+        })
     }
 
-    /// The mod revision of the record, 0 if there is none: what pins this state in a transaction.
+    /// The mod revision of the record, 0 if there is none.
     pub fn revision(&self) -> i64 {
         self.since.last().map_or(0, |(revision, _)| *revision)
+    }
+
+    /// True in etcd exactly while this is the record. The value is compared too: a restored etcd
+    /// may write another one at the same revision.
+    pub fn unchanged(&self, key: &Bytes) -> Vec<Compare> {
+        let revision = TargetUnion::ModRevision(self.revision());
+        let mut compares = vec![compare(key, CompareResult::Equal, revision)];
+        if !self.since.is_empty() {
+            let value = TargetUnion::Value(self.value.clone());
+            compares.push(compare(key, CompareResult::Equal, value));
+        }
+        compares
     }
 
     /// The token of what was created at this revision.

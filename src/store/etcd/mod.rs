@@ -14,6 +14,7 @@
 
 mod batch;
 mod endpoints;
+mod enqueue;
 mod generation;
 mod layout;
 mod lease;
@@ -28,15 +29,14 @@ use async_trait::async_trait;
 use prost::bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tonic::{Code, Status};
+use tonic::Code;
 
-use self::batch::{Answer, Batcher, Failure, Nested};
-use self::endpoints::{CALL_MAX, Endpoints, request, store_error};
+use self::batch::{Batcher, Failure, Nested};
+use self::endpoints::{Endpoints, request, store_error};
 use self::generation::Generations;
 use self::layout::{KeyRange, Layout, lease_of};
 use self::lease::Renewals;
-use self::txn::{EnqueueStep, First, Txns};
-use crate::etcd_proto::etcdserverpb::compare::{CompareResult, TargetUnion};
+use self::txn::{First, Txns};
 use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::lease_client::LeaseClient;
 use crate::etcd_proto::etcdserverpb::{
@@ -49,16 +49,8 @@ use crate::store::{
 };
 use crate::token::Token;
 
-/// How often an enqueue is tried while the queue or the generation changes under it, or a member
-/// does not answer, and how long after its start no further try begins. It may be repeated at will.
-const ENQUEUE_TRIES_MAX: usize = 8;
-const ENQUEUE_TRY_MAX: Duration = CALL_MAX.saturating_mul(3);
-
 /// How often a removal, or a raise of the generation, is tried while the generation changes.
 const GENERATION_TRIES_MAX: usize = 4;
-
-/// How long a call waits before it tries the next member.
-const RETRY_EVERY: Duration = Duration::from_millis(100);
 
 /// Events that wait for the reader of a watch.
 const WATCH_EVENTS_MAX: usize = 4096;
@@ -112,143 +104,6 @@ impl EtcdStore {
         opened.map(|_| store)
     }
 
-    /// One try to enqueue. `Ok(None)`: it has to be tried again.
-    async fn try_enqueue(
-        &self,
-        enqueue: &Enqueue,
-        lease: i64,
-        changed_below: &mut i64,
-    ) -> Result<Option<Enqueued>, Failure> {
-        let txns = &self.txns;
-        let step = if enqueue.only_if_first {
-            let txn = txns.enqueue_if_first(enqueue, lease, *changed_below);
-            let answer = self.send_enqueue(enqueue, lease, txn).await?;
-            txns.read_enqueue_if_first(&enqueue.lock, &answer.response, &answer.generations)
-        } else {
-            let answer = self
-                .send_enqueue(enqueue, lease, txns.enqueue(enqueue, lease))
-                .await?;
-            txns.read_enqueue(&enqueue.lock, &answer.response, &answer.generations)
-        };
-        match step.map_err(Failure::Store)? {
-            EnqueueStep::Standing { entry, first } => Ok(Some(
-                self.standing(entry, first).await.map_err(Failure::Store)?,
-            )),
-            EnqueueStep::Over { last } => Ok(Some(Enqueued::AttemptOver { last })),
-            EnqueueStep::ForeignLease => Err(Failure::Store(StoreError::Refused(format!(
-                "lock {:?}: the key of session {} is attached to another lease",
-                enqueue.lock.as_str(),
-                enqueue.session
-            )))),
-            EnqueueStep::Occupied { first } => {
-                let first = self
-                    .resolve(&enqueue.lock, first)
-                    .await
-                    .map_err(Failure::Store)?;
-                if let Resolved {
-                    first: Some(holder),
-                    ..
-                } = first
-                {
-                    return Ok(Some(Enqueued::Held { holder }));
-                }
-                // Nothing but keys that are no entries, at that revision: next time they count for
-                // nothing.
-                *changed_below = first.revision + 1;
-                Ok(None)
-            }
-            EnqueueStep::Stands { last, .. } if enqueue.attempt < last => {
-                Ok(Some(Enqueued::AttemptOver { last }))
-            }
-            EnqueueStep::Stands { own, first, .. } => {
-                self.rewrite_if_first(enqueue, lease, &own, first).await
-            }
-        }
-    }
-
-    async fn send_enqueue(
-        &self,
-        enqueue: &Enqueue,
-        lease: i64,
-        txn: TxnRequest,
-    ) -> Result<Answer, Failure> {
-        let key = self.txns.layout.entry(&enqueue.lock, lease);
-        let lock = enqueue.lock.clone();
-        self.batcher
-            .send(Nested {
-                lock,
-                key,
-                creates: true,
-                pinned: None,
-                txn,
-            })
-            .await
-    }
-
-    /// Only-if-first of a session that stands already.
-    async fn rewrite_if_first(
-        &self,
-        enqueue: &Enqueue,
-        lease: i64,
-        own: &Entry,
-        first: First,
-    ) -> Result<Option<Enqueued>, Failure> {
-        let first = self
-            .resolve(&enqueue.lock, first)
-            .await
-            .map_err(Failure::Store)?
-            .first;
-        match first {
-            Some(first) if first.session == own.session => {
-                let generations = self.batcher.generations();
-                let Some(created) = generations.create_revision(first.token) else {
-                    return Ok(None);
-                };
-                let txn = self.txns.rewrite_first(enqueue, lease, created);
-                let answer = self.send_enqueue(enqueue, lease, txn).await?;
-                let step =
-                    self.txns
-                        .read_rewrite(&enqueue.lock, &answer.response, &answer.generations);
-                match step.map_err(Failure::Store)? {
-                    EnqueueStep::Standing { entry, .. } => Ok(Some(Enqueued::Standing {
-                        holder: entry.clone(),
-                        entry,
-                    })),
-                    EnqueueStep::Over { last } => Ok(Some(Enqueued::AttemptOver { last })),
-                    // The entry has gone in between.
-                    _ => Ok(None),
-                }
-            }
-            Some(holder) => Ok(Some(Enqueued::Held { holder })),
-            None => Ok(None),
-        }
-    }
-
-    async fn standing(&self, entry: Entry, first: First) -> Result<Enqueued, StoreError> {
-        let first = self.resolve(&entry.lock, first).await?.first;
-        // A read after the write may already miss the entry: its session has ended then, which the
-        // caller learns from the watch.
-        let holder = first
-            .filter(|first| first.token < entry.token)
-            .unwrap_or_else(|| entry.clone());
-        Ok(Enqueued::Standing { entry, holder })
-    }
-
-    /// The oldest entry, by a read of the whole queue where the first keys did not tell.
-    async fn resolve(&self, lock: &LockName, first: First) -> Result<Resolved, StoreError> {
-        match first {
-            First::Entry(entry) => Ok(Resolved {
-                first: Some(entry),
-                revision: 0,
-            }),
-            First::None | First::Unknown => {
-                let (mut entries, revision, _) = self.read_queue(lock).await?;
-                let first = (!entries.is_empty()).then(|| entries.swap_remove(0));
-                Ok(Resolved { first, revision })
-            }
-        }
-    }
-
     /// The entries of a lock, the revision of the read, and the generations then.
     async fn read_queue(
         &self,
@@ -280,12 +135,6 @@ impl EtcdStore {
             .create_revision(token)
             .map(|created| (created, fresh.revision())))
     }
-}
-
-/// The oldest entry, and the revision at which there was none.
-struct Resolved {
-    first: Option<Entry>,
-    revision: i64,
 }
 
 #[async_trait]
@@ -347,27 +196,7 @@ impl Store for EtcdStore {
         let Some(lease) = lease_of(enqueue.session) else {
             return Ok(Enqueued::SessionGone);
         };
-        let started = tokio::time::Instant::now();
-        let mut changed_below = 1;
-        let mut last = StoreError::Unavailable("the queue changes too fast".to_owned());
-        for _ in 0..ENQUEUE_TRIES_MAX {
-            match self.try_enqueue(&enqueue, lease, &mut changed_below).await {
-                Ok(Some(enqueued)) => return Ok(enqueued),
-                Ok(None) | Err(Failure::Repin) => {}
-                Err(Failure::Status(status)) if lease_not_found(&status) => {
-                    return Ok(Enqueued::SessionGone);
-                }
-                Err(failure) => {
-                    last = failure.into();
-                    let again = matches!(last, StoreError::Unavailable(_));
-                    if !again || started.elapsed() > ENQUEUE_TRY_MAX {
-                        return Err(last);
-                    }
-                    tokio::time::sleep(RETRY_EVERY).await;
-                }
-            }
-        }
-        Err(last)
+        self.enqueue_with_lease(enqueue, lease).await
     }
 
     async fn remove(&self, remove: Remove) -> Result<Removed, StoreError> {
@@ -445,9 +274,8 @@ impl Store for EtcdStore {
             let Some(value) = generations.raised_above(token, read.revision)? else {
                 return Ok(());
             };
-            let unchanged = TargetUnion::ModRevision(generations.revision());
             let raise = TxnRequest {
-                compare: vec![txn::compare(&key, CompareResult::Equal, unchanged)],
+                compare: generations.unchanged(&key),
                 success: vec![txn::put(key.clone(), value.into(), 0)],
                 failure: Vec::new(),
             };
@@ -497,11 +325,6 @@ impl Store for EtcdStore {
             .filter_map(|kv| Some((layout.record_name(&kv.key)?, kv.value.into())))
             .collect())
     }
-}
-
-/// etcd `rpctypes.ErrGRPCLeaseNotFound`.
-fn lease_not_found(status: &Status) -> bool {
-    status.code() == Code::NotFound && status.message().contains("lease not found")
 }
 
 fn lease_out_of_range() -> StoreError {

@@ -20,6 +20,8 @@ pub struct Snapshot {
     pub kvs: Vec<KeyValue>,
     pub beside: Option<KeyValue>,
     pub revision: i64,
+    /// The election after which it was read.
+    pub term: u64,
 }
 
 /// Reads the whole range and the key `beside`, linearizably. Keys that `keep` refuses are dropped
@@ -77,7 +79,8 @@ async fn pages(
         ..TxnRequest::default()
     };
     let mut answer = endpoints.txn(txn).await.map_err(Failed::Status)?;
-    let revision = answer.header.as_ref().map_or(0, |header| header.revision);
+    let header = answer.header.take().unwrap_or_default();
+    let (revision, term) = (header.revision, header.raft_term);
     let beside = take_range(&mut answer, 0).map_err(Failed::Store)?.kvs.pop();
     let mut read: RangeResponse = take_range(&mut answer, 1).map_err(Failed::Store)?;
     let mut kvs = Vec::new();
@@ -91,6 +94,7 @@ async fn pages(
                     kvs,
                     beside,
                     revision,
+                    term,
                 });
             }
         }

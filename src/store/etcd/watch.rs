@@ -2,7 +2,7 @@
 //!
 //! A broken stream goes on at the next member after the last revision that arrived whole, and the
 //! reader notices nothing. Where etcd has compacted that revision away, the watch starts again with
-//! [`Event::Reset`].
+//! [`Event::Reset`], and so does one whose etcd was restored from a backup under it.
 //!
 //! A delete names only the key, so the watch remembers what each entry was.
 
@@ -68,6 +68,7 @@ pub async fn feed(endpoints: Arc<Endpoints>, txns: Txns, reader: mpsc::Sender<Ev
         seen: HashMap::new(),
         generations: Generations::default(),
         revision: 0,
+        term: 0,
     };
     while !feed.reader.is_closed() {
         match feed.start(&endpoints).await {
@@ -105,6 +106,8 @@ struct Feed {
     generations: Generations,
     /// All events up to this one have been sent.
     revision: i64,
+    /// The election after which that was read. Only a restored etcd begins to count again.
+    term: u64,
 }
 
 impl Feed {
@@ -116,6 +119,7 @@ impl Feed {
         self.seen.clear();
         self.generations = Generations::read(read.beside.as_ref())?;
         self.revision = read.revision;
+        self.term = read.term;
         let mut events = Vec::with_capacity(read.kvs.len() + 2);
         for kv in read.kvs {
             self.put(kv, &mut events)?;
@@ -164,13 +168,22 @@ impl Feed {
             Err(_) => return End::Broken(Status::deadline_exceeded("no watch was made")),
         };
         let mut heard = Instant::now();
+        let mut behind: Option<Instant> = None;
         let mut asks = tokio::time::interval(ASK_EVERY);
         let reader = self.reader.clone();
         loop {
             tokio::select! {
                 answer = answers.message() => {
                     let end = match answer {
-                        Ok(Some(answer)) => self.handle(answer).await,
+                        Ok(Some(answer)) if self.is_behind(&answer) => {
+                            let since = *behind.get_or_insert_with(Instant::now);
+                            (since.elapsed() > QUIET_MAX)
+                                .then(|| End::Restart("etcd went back in time".to_owned()))
+                        }
+                        Ok(Some(answer)) => {
+                            behind = None;
+                            self.handle(answer).await
+                        }
                         Ok(None) => Some(End::Broken(Status::unavailable("etcd ended it"))),
                         Err(status) => Some(End::Broken(status)),
                     };
@@ -194,7 +207,18 @@ impl Feed {
         }
     }
 
+    /// The member has not come as far as what was sent already. It may be late, for a moment; or
+    /// etcd was restored from a backup, and what comes next is not what was waited for.
+    fn is_behind(&self, answer: &WatchResponse) -> bool {
+        let at = answer.header.as_ref().map_or(0, |header| header.revision);
+        at < self.revision && answer.events.is_empty() && !answer.canceled
+    }
+
     async fn handle(&mut self, answer: WatchResponse) -> Option<End> {
+        let term = answer.header.as_ref().map_or(0, |header| header.raft_term);
+        if term < self.term {
+            return Some(End::Restart(format!("term {term} after {}", self.term)));
+        }
         if answer.compact_revision > 0 {
             return Some(End::Restart(format!(
                 "compacted up to {}",

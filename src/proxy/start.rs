@@ -2,7 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -20,7 +20,9 @@ use super::shadows::Shadows;
 use super::tickets::Tickets;
 use super::watermarks::{OpenError, Opening, Start, Watermarks, WatermarksThread};
 use crate::audit::AuditWriter;
-use crate::config::{ConfigErrors, Mode, ProxyConfig, TicketSource, Trust, read_key_file};
+use crate::config::{
+    ConfigErrors, ListenerConfig, Mode, ProxyConfig, TicketSource, Trust, read_key_file,
+};
 use crate::lock_name::LockPattern;
 use crate::proto::RegisterRequest;
 use crate::ticket::KeyRing;
@@ -96,6 +98,11 @@ pub struct Health {
 
 /// Starts a proxy. Called within a tokio runtime, which carries its background tasks.
 pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError> {
+    let threads = options
+        .threads
+        .or_else(|| std::thread::available_parallelism().ok().map(Into::into));
+    // First: a port that is taken must not leave a store behind that `--init` then finds.
+    let sockets = bind_all(&config, threads.unwrap_or(1))?;
     let patterns = patterns(&config, |_| true);
     let opening = opening(&config, options.init);
     let (watermarks, thread, start) = Watermarks::open(&config.data_dir, opening)?;
@@ -140,10 +147,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         tickets,
         audit: options.audit,
     };
-    let threads = options
-        .threads
-        .or_else(|| std::thread::available_parallelism().ok().map(Into::into));
-    let (listeners, entrances) = open_listeners(&shared, threads.unwrap_or(1))?;
+    let (listeners, entrances) = open_listeners(&shared, sockets);
     let shutdown = watch::Sender::new(false);
     let cores = entrances
         .into_iter()
@@ -285,21 +289,29 @@ async fn follow_standing(mut standing: watch::Receiver<Standing>, gates: Gates, 
     }
 }
 
-type Listeners = (Vec<(String, SocketAddr)>, Vec<Vec<Entrance>>);
+/// A listener's address, and its sockets, one per core.
+type Sockets = (SocketAddr, Vec<TcpListener>);
 
-fn open_listeners(shared: &Shared, threads: usize) -> Result<Listeners, StartError> {
+fn bind_all(config: &ProxyConfig, threads: usize) -> Result<Vec<Sockets>, StartError> {
+    let bind = |listener: &ListenerConfig| {
+        bind(listener.listen, threads).map_err(|source| StartError::Listen {
+            name: listener.name.clone(),
+            address: listener.listen,
+            source,
+        })
+    };
+    config.listeners.iter().map(bind).collect()
+}
+
+/// The listeners' names and addresses, and what each core serves.
+fn open_listeners(
+    shared: &Shared,
+    sockets: Vec<Sockets>,
+) -> (Vec<(String, SocketAddr)>, Vec<Vec<Entrance>>) {
     let shadows = Arc::new(Shadows::default());
     let mut names = vec![];
-    let mut cores: Vec<Vec<Entrance>> = (0..threads).map(|_| vec![]).collect();
-    for listener in &shared.config.listeners {
-        let (address, sockets) = bind(listener.listen, threads).map_err(|source| {
-            let (name, address) = (listener.name.clone(), listener.listen);
-            StartError::Listen {
-                name,
-                address,
-                source,
-            }
-        })?;
+    let mut cores: Vec<Vec<Entrance>> = vec![];
+    for (listener, (address, sockets)) in shared.config.listeners.iter().zip(sockets) {
         names.push((listener.name.clone(), address));
         let room = Arc::new(Semaphore::new(listener.limits.connections_max));
         let listening = Arc::new(Listening {
@@ -311,6 +323,7 @@ fn open_listeners(shared: &Shared, threads: usize) -> Result<Listeners, StartErr
             shadows: Arc::clone(&shadows),
             spool_dir: shared.spool_dir.clone(),
         });
+        cores.resize_with(cores.len().max(sockets.len()), Vec::new);
         for (core, socket) in cores.iter_mut().zip(sockets) {
             let (listening, room) = (Arc::clone(&listening), Arc::clone(&room));
             core.push(Entrance {
@@ -320,7 +333,7 @@ fn open_listeners(shared: &Shared, threads: usize) -> Result<Listeners, StartErr
             });
         }
     }
-    Ok((names, cores))
+    (names, cores)
 }
 
 fn spawn_core(

@@ -51,6 +51,7 @@ pub struct Running {
 #[derive(Clone)]
 pub struct Setup {
     pub tickets: String,
+    pub protocol: &'static str,
     pub listener: &'static str,
     pub rules: &'static str,
     pub data_dir: Option<PathBuf>,
@@ -66,6 +67,7 @@ impl Default for Setup {
     fn default() -> Setup {
         Setup {
             tickets: "keys = \"{dir}/keys\"".to_owned(),
+            protocol: "http",
             listener: "admit_deadline = \"300ms\"\nin_doubt_hold = \"1s\"",
             rules: ACCOUNTS,
             data_dir: None,
@@ -121,6 +123,7 @@ impl World {
             tickets,
             listener,
             rules,
+            protocol,
             ..
         } = setup;
         let tickets = tickets.replace("{dir}", &dir);
@@ -128,7 +131,7 @@ impl World {
         ProxyConfig::parse(&format!(
             "instance = \"edge-1\"\ndata_dir = {data_dir:?}\n[tickets]\n{tickets}\n\
              [admin]\nlisten = \"127.0.0.1:7431\"\n\
-             [[listener]]\nname = \"web\"\nprotocol = \"http\"\nlisten = \"127.0.0.1:0\"\n\
+             [[listener]]\nname = \"web\"\nprotocol = \"{protocol}\"\nlisten = \"127.0.0.1:0\"\n\
              upstream = \"{upstream}\"\n{listener}\n{rules}"
         ))
         .unwrap()

@@ -10,8 +10,9 @@ async fn a_current_write_passes_without_its_ticket_and_otherwise_byte_for_byte()
     let ticket = world.ticket("accounts/7", 33);
     let request = format!(
         "PUT /accounts/7/a%2Bb//c?q=%7e HTTP/1.1\r\nHOST: backend.example\r\nX-First: 1\r\n\
-         fencing-token: {ticket}\r\nx-CASE: Kept \u{e9}\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\
-         X-Twice: a\r\nX-Twice: b\r\nContent-Length: 4\r\n\r\nbody"
+         fencing-token: {ticket}\r\nx-CASE: Kept \u{e9}\r\n\
+         Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nX-Twice: a\r\nX-Twice: b\r\n\
+         Content-Length: 4\r\n\r\nbody"
     );
     let (seen, reply) = world.pass(&request).await;
     assert_eq!(
@@ -550,4 +551,53 @@ async fn responses_stream_and_their_hop_by_hop_fields_stay_behind() {
     assert_eq!(client.at_least(5).await, "01234");
     connection.send(b"56789").await;
     assert_eq!(client.at_least(10).await, "0123456789");
+}
+
+const OBJECTS: &str = r#"
+    [[listener.rule]]
+    lock = "days/{day}"
+    bucket = "b"
+    key = "in/{day}/*"
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_s3_request_that_names_its_keys_in_its_body_is_read_and_then_forwarded_whole() {
+    let setup = Setup {
+        protocol: "s3",
+        rules: OBJECTS,
+        ..Setup::default()
+    };
+    let mut world = World::new(&setup).await;
+    let body =
+        "<Delete><Object><Key>in/7/a</Key></Object><Object><Key>in/8/b</Key></Object></Delete>";
+    let delete = |tickets: &str| put("/b?delete", tickets, body).replacen("PUT", "POST", 1);
+    let (seven, eight) = (world.ticket("days/7", 1), world.ticket("days/8", 1));
+    let refused = world.ask(&delete(&seven)).await;
+    assert_eq!(refused.status, 428);
+    assert!(
+        refused
+            .body
+            .contains("<FenceCode>missing</FenceCode><Lock>days/8</Lock>")
+    );
+    let (seen, reply) = world.pass(&delete(&format!("{seven},{eight}"))).await;
+    assert_eq!(reply.status, 200);
+    assert!(
+        seen.starts_with("POST /b?delete HTTP/1.1") && seen.ends_with(body),
+        "{seen}"
+    );
+    let newer = world.ticket("days/7", 2);
+    assert_eq!(
+        world.pass(&put("/b/in/7/a", &newer, "v")).await.1.status,
+        200
+    );
+    let refused = world.ask(&delete(&format!("{seven},{eight}"))).await;
+    assert_eq!(refused.status, 412);
+    assert!(
+        refused.body.contains("<Code>PreconditionFailed</Code>"),
+        "{}",
+        refused.body
+    );
+    world
+        .audited(&[("code", "stale"), ("protocol", "s3")])
+        .await;
 }

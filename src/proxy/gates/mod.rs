@@ -3,11 +3,11 @@
 //! One gate per lock for the whole proxy, whatever the listener. Invariants:
 //! - at most one gate of a lock can admit at a time: a lock has one slot in the map, a slot loads
 //!   once, and it leaves the map only with its gate retired, under the map's own lock;
-//! - every record that a gate wants durable is handed to the store and answered, whoever was waiting
-//!   for it;
+//! - every record that a gate wants durable is handed to the store and answered, whoever was
+//!   waiting for it;
 //! - no permit is used before the store has marked its lock for the listener's hold.
 //!
-//! [`entry`] is one gate with what is kept beside it, `load` makes it, `retire` lets it go.
+//! `entry` is one gate with what is kept beside it, `load` makes it, `retire` lets it go.
 //!
 //! It leaves to others: whether the ticket is genuine (`tickets`), what a refusal looks like.
 

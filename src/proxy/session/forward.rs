@@ -1,7 +1,7 @@
 //! Stage 4, forward: the request on its way to the backend.
 //!
 //! What needs no permit goes through within the client's own task. A fenced write is carried by a
-//! task of its own ([`carry`](super::carry)), which the client cannot cancel once it is released.
+//! task of its own (`carry`), which the client cannot cancel once it is released.
 
 use std::time::Duration;
 

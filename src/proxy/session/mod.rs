@@ -1,5 +1,5 @@
 //! A client's session: accept, then for each request read, classify, gate, forward, reply. One file
-//! per stage, in this order; [`Door::serve`] is their sequence.
+//! per stage, in this order; `Door::serve` is their sequence.
 //!
 //! It leaves to others: what a request is (`protocol`), whether a token passes (`gate`), what is
 //! durable (`watermarks`).

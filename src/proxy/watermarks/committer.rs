@@ -1,11 +1,12 @@
 //! The one thread that writes: group commit.
 //!
-//! It takes everything that waits, applies it in order in one transaction, syncs once, and only then
-//! tells each change's owner. Invariants:
+//! It takes everything that waits, applies it in order in one transaction, syncs once, and only
+//! then tells each change's owner. Invariants:
 //! - `done(true)` is called only after the change is on disk;
 //! - each change's `done` is called exactly once, whatever happens;
-//! - after any error the database is closed; it is opened again, and its identity read again, before
-//!   another try, since redb stays failed after an I/O error and its memory may differ from the disk.
+//! - after any error the database is closed; it is opened again, and its identity read again,
+//!   before another try, since redb stays failed after an I/O error and its memory may differ from
+//!   the disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The durable watermarks: what survives a crash of the proxy.
 //!
 //! One redb file, `data_dir/watermarks.redb`, one record per lock, written by one thread with group
-//! commit ([`committer`]). Invariants:
+//! commit (`committer`). Invariants:
 //! - a change is on disk before its owner is told so; a change that failed says so, and the store
 //!   serves again as soon as the disk does;
 //! - floors and watermarks in the file never fall;

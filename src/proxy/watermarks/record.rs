@@ -1,7 +1,7 @@
 //! One lock's record as it is on disk. Plain data and pure functions.
 //!
-//! Invariant: bytes that this module did not write are never taken for a record: a checksum over the
-//! lock's name and the record tells a torn or misplaced one.
+//! Invariant: bytes that this module did not write are never taken for a record: a checksum over
+//! the lock's name and the record tells a torn or misplaced one.
 
 use std::time::Duration;
 

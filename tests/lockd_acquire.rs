@@ -5,9 +5,11 @@ mod lockd_support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockd_support::{Client, LONG, Service, eventually, open_store, reason, serve, soon, start};
+use lockd_support::{
+    Client, LONG, Service, eventually, open_store, reason, serve, soon, start, start_with,
+};
 use ringfence::lockd::{Limits, Settings};
-use ringfence::proto::CloseSessionRequest;
+use ringfence::proto::{CloseSessionRequest, WatchLockRequest};
 use ringfence::ticket::{KeyRing, SealScope};
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
@@ -300,6 +302,52 @@ async fn limits_refuse_and_name_themselves() {
     })
     .await;
     client.acquire(&sessions[2], "b", TRY, 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn waiting_calls_and_watches_are_bounded() {
+    let limits = Limits {
+        waits_max: 1,
+        watches_max: 1,
+        ..Limits::default()
+    };
+    let Service { client, .. } = start_with(Settings {
+        limits,
+        ..Settings::default()
+    })
+    .await;
+    let (a, b) = (client.open().await, client.open().await);
+    client.acquire(&a, "a", TRY, 1).await.unwrap();
+    let waits = queue_up(&client, &b, "a");
+    client.wait_for_waiters("a", 1).await;
+    let refused = client.acquire(&a, "b", TRY, 1).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(
+        refused.message().contains("waiting calls"),
+        "{}",
+        refused.message()
+    );
+    waits.abort();
+    client.wait_for_waiters("a", 0).await;
+    eventually("the wait is closed", || async {
+        client.acquire(&a, "b", TRY, 1).await.is_ok()
+    })
+    .await;
+
+    let watch = || {
+        let request = WatchLockRequest {
+            lock: "a".to_owned(),
+        };
+        let mut locks = client.locks.clone();
+        async move { locks.watch_lock(request).await }
+    };
+    let first = watch().await.unwrap();
+    assert_eq!(watch().await.unwrap_err().code(), Code::ResourceExhausted);
+    drop(first);
+    eventually("the first watch is over", || async {
+        watch().await.is_ok()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -57,7 +57,8 @@ pub struct Lockd {
 }
 
 impl Lockd {
-    /// Starts to serve on the listener. Must be called within a tokio runtime.
+    /// Starts to serve on the listener. Must be called within a tokio runtime. Over a store that
+    /// is exclusive to its process ([`Store::is_exclusive`]) it is the only lockd.
     pub fn start(
         settings: Settings,
         store: Arc<dyn Store>,

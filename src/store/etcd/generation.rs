@@ -78,6 +78,12 @@ impl Generations {
             .ok_or_else(|| StoreError::Corrupt(format!("revision {create_revision} out of range")))
     }
 
+    /// At or above every token up to this revision, below every later one.
+    pub fn latest(&self, revision: i64) -> Result<Token, StoreError> {
+        let next = self.token(revision + 1)?;
+        Ok(Token::new(next.get() - 1).unwrap_or(Token::MIN))
+    }
+
     /// The create revision that has this token; `None` if none can have it.
     pub fn create_revision(&self, token: Token) -> Option<i64> {
         let revision = (token.get() & ((1 << REVISION_BITS) - 1)) as i64;

@@ -123,12 +123,12 @@ impl EtcdStore {
         let step = if enqueue.only_if_first {
             let txn = txns.enqueue_if_first(enqueue, lease, *changed_below);
             let answer = self.send_enqueue(enqueue, lease, txn).await?;
-            txns.read_enqueue_if_first(&answer.response, &answer.generations)
+            txns.read_enqueue_if_first(&enqueue.lock, &answer.response, &answer.generations)
         } else {
             let answer = self
                 .send_enqueue(enqueue, lease, txns.enqueue(enqueue, lease))
                 .await?;
-            txns.read_enqueue(&answer.response, &answer.generations)
+            txns.read_enqueue(&enqueue.lock, &answer.response, &answer.generations)
         };
         match step.map_err(Failure::Store)? {
             EnqueueStep::Standing { entry, first } => Ok(Some(
@@ -206,9 +206,9 @@ impl EtcdStore {
                 };
                 let txn = self.txns.rewrite_first(enqueue, lease, created);
                 let answer = self.send_enqueue(enqueue, lease, txn).await?;
-                let step = self
-                    .txns
-                    .read_rewrite(&answer.response, &answer.generations);
+                let step =
+                    self.txns
+                        .read_rewrite(&enqueue.lock, &answer.response, &answer.generations);
                 match step.map_err(Failure::Store)? {
                     EnqueueStep::Standing { entry, .. } => Ok(Some(Enqueued::Standing {
                         holder: entry.clone(),
@@ -403,7 +403,7 @@ impl Store for EtcdStore {
             };
             let read = self
                 .txns
-                .read_remove(&answer.response, &answer.generations)?;
+                .read_remove(&lock, &answer.response, &answer.generations)?;
             let (removed, first) = read;
             let next = match first {
                 First::Entry(entry) => Some(entry),
@@ -419,7 +419,7 @@ impl Store for EtcdStore {
         let (entries, revision, generations) = self.read_queue(lock).await?;
         Ok(QueueView {
             entries,
-            latest: generations.token(revision)?,
+            latest: generations.latest(revision)?,
         })
     }
 

@@ -17,6 +17,7 @@ use crate::etcd_proto::etcdserverpb::{
     TxnResponse,
 };
 use crate::etcd_proto::mvccpb::KeyValue;
+use crate::lock_name::LockName;
 use crate::store::{Enqueue, Entry, StoreError};
 
 /// Keys that are read to find the first entry of a lock: more than one, since the oldest may be
@@ -193,7 +194,7 @@ impl Txns {
     /// Removes the entry that was created at this revision and, if given, last written at that one.
     pub fn remove(
         &self,
-        lock: &crate::lock_name::LockName,
+        lock: &LockName,
         lease: i64,
         create_revision: i64,
         mod_revision: Option<i64>,
@@ -223,28 +224,30 @@ impl Txns {
     /// Reads the answer to [`Txns::enqueue`].
     pub fn read_enqueue(
         &self,
+        lock: &LockName,
         answer: &TxnResponse,
         generations: &Generations,
     ) -> Result<EnqueueStep, StoreError> {
         let inner = nested(answer, 0)?;
         if !answer.succeeded {
-            return self.read_rewrite(inner, generations);
+            return self.read_rewrite(lock, inner, generations);
         }
         if inner.succeeded {
             over(inner, 0)
         } else {
-            self.standing(inner, generations)
+            self.standing(lock, inner, generations)
         }
     }
 
     /// Reads the answer to [`Txns::enqueue_if_first`].
     pub fn read_enqueue_if_first(
         &self,
+        lock: &LockName,
         answer: &TxnResponse,
         generations: &Generations,
     ) -> Result<EnqueueStep, StoreError> {
         if !answer.succeeded {
-            let first = self.first(range(answer, 2)?, generations)?;
+            let first = self.first(lock, range(answer, 2)?, generations)?;
             let own = range(answer, 0)?.kvs.first();
             let Some(own) = own
                 .map(|kv| self.entry(kv, generations))
@@ -263,10 +266,10 @@ impl Txns {
         }
         let create = nested(inner, 0)?;
         if create.succeeded {
-            return self.standing(create, generations);
+            return self.standing(lock, create, generations);
         }
         Ok(EnqueueStep::Occupied {
-            first: self.first(range(create, 0)?, generations)?,
+            first: self.first(lock, range(create, 0)?, generations)?,
         })
     }
 
@@ -274,6 +277,7 @@ impl Txns {
     /// gone.
     pub fn read_rewrite(
         &self,
+        lock: &LockName,
         answer: &TxnResponse,
         generations: &Generations,
     ) -> Result<EnqueueStep, StoreError> {
@@ -284,23 +288,25 @@ impl Txns {
         if inner.succeeded {
             over(inner, 0)
         } else {
-            self.standing(inner, generations)
+            self.standing(lock, inner, generations)
         }
     }
 
     /// Reads the answer to [`Txns::remove`].
     pub fn read_remove(
         &self,
+        lock: &LockName,
         answer: &TxnResponse,
         generations: &Generations,
     ) -> Result<(bool, First), StoreError> {
         let next = range(answer, usize::from(answer.succeeded))?;
-        Ok((answer.succeeded, self.first(next, generations)?))
+        Ok((answer.succeeded, self.first(lock, next, generations)?))
     }
 
     /// The answer to [`Txns::write`].
     fn standing(
         &self,
+        lock: &LockName,
         answer: &TxnResponse,
         generations: &Generations,
     ) -> Result<EnqueueStep, StoreError> {
@@ -313,14 +319,23 @@ impl Txns {
             .ok_or_else(|| odd("own key is no entry"))?;
         Ok(EnqueueStep::Standing {
             entry,
-            first: self.first(range(answer, 3)?, generations)?,
+            first: self.first(lock, range(answer, 3)?, generations)?,
         })
     }
 
-    /// The oldest entry in an answer to a read of the oldest keys.
-    fn first(&self, read: &RangeResponse, generations: &Generations) -> Result<First, StoreError> {
+    /// The oldest entry of the lock in an answer to a read of its oldest keys.
+    fn first(
+        &self,
+        lock: &LockName,
+        read: &RangeResponse,
+        generations: &Generations,
+    ) -> Result<First, StoreError> {
         for kv in &read.kvs {
-            if let Some(entry) = self.entry(kv, generations)? {
+            // Entries of nested locks lie in the same range.
+            if let Some(entry) = self
+                .entry(kv, generations)?
+                .filter(|entry| entry.lock == *lock)
+            {
                 return Ok(First::Entry(entry));
             }
         }

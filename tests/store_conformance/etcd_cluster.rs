@@ -1,0 +1,129 @@
+//! Three members of etcd: one dies, one is silent, most are dead, history is compacted.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringfence::store::etcd::{EtcdConfig, EtcdStore};
+use ringfence::store::{Store, StoreError};
+
+use crate::fixture::{Mirror, WAIT_MAX, queue, remove, session, stand};
+use crate::support::etcd::{Etcd, Version};
+
+async fn open(endpoints: Vec<String>) -> Arc<dyn Store> {
+    let config = EtcdConfig {
+        endpoints,
+        prefix: String::new(),
+    };
+    Arc::new(EtcdStore::open(&config).await.unwrap())
+}
+
+/// Repeats what a caller may repeat until it succeeds.
+async fn retried<T, F: Future<Output = Result<T, StoreError>>>(mut call: impl FnMut() -> F) -> T {
+    let started = Instant::now();
+    loop {
+        match call().await {
+            Ok(value) => return value,
+            Err(StoreError::Unavailable(why)) => {
+                assert!(started.elapsed() < WAIT_MAX, "never available again: {why}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_3_4_a_member_that_dies_is_left_and_the_watch_misses_nothing() {
+    member_dies(Version::V3_4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_3_5_a_member_that_dies_is_left_and_the_watch_misses_nothing() {
+    member_dies(Version::V3_5).await;
+}
+
+async fn member_dies(version: Version) {
+    let mut etcd = Etcd::start(version, 3);
+    let store = open(etcd.endpoints()).await;
+    let mut mirror = Mirror::start(&store).await;
+    let (one, two) = (session(&store).await, session(&store).await);
+    let (first, _) = stand(&store, "a", one, 1).await;
+    mirror
+        .until(|mirror| mirror.of("a") == [first.clone()])
+        .await;
+    assert!(store.keep_alive(one).await.unwrap().is_some());
+    etcd.kill(0);
+    // An enqueue goes on by itself, at the next member.
+    let (second, holder) = stand(&store, "a", two, 1).await;
+    assert_eq!(holder, first);
+    let kept = retried(|| store.keep_alive(one)).await;
+    assert!(kept.is_some(), "the session died with the member");
+    let removed = retried(|| store.remove(crate::fixture::removal(&first))).await;
+    assert_eq!(removed.next, Some(second.clone()));
+    mirror
+        .until(|mirror| mirror.of("a") == [second.clone()])
+        .await;
+    assert_eq!(mirror.resets, 1);
+    etcd.restart(0);
+    assert_eq!(queue(&store, "a").await, [second]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_quorum_it_is_unavailable_and_comes_back() {
+    let mut etcd = Etcd::start(Version::V3_4, 3);
+    let store = open(etcd.endpoints()).await;
+    let mut mirror = Mirror::start(&store).await;
+    let one = session(&store).await;
+    let (first, _) = stand(&store, "a", one, 1).await;
+    etcd.kill(1);
+    etcd.kill(2);
+    let (refused, viewed) = futures::join!(
+        store.remove(crate::fixture::removal(&first)),
+        store.queue(&first.lock),
+    );
+    assert!(
+        matches!(refused, Err(StoreError::Unavailable(_))),
+        "{refused:?}"
+    );
+    assert!(
+        matches!(viewed, Err(StoreError::Unavailable(_))),
+        "{viewed:?}"
+    );
+    etcd.spawn(1);
+    etcd.restart(2);
+    let removed = retried(|| store.remove(crate::fixture::removal(&first))).await;
+    assert_eq!(removed.next, None);
+    mirror.until(|mirror| mirror.of("a").is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_member_is_left_and_a_compacted_watch_starts_again() {
+    let etcd = Etcd::start(Version::V3_5, 3);
+    let store = open(etcd.endpoints()).await;
+    let other = open(vec![etcd.endpoint(1)]).await;
+    let mut mirror = Mirror::start(&store).await;
+    let (one, two) = (session(&other).await, session(&other).await);
+    let (first, _) = stand(&other, "a", one, 1).await;
+    mirror
+        .until(|mirror| mirror.of("a") == [first.clone()])
+        .await;
+    // Its connections stay open and say nothing.
+    etcd.pause(0);
+    let removed = retried(|| other.remove(crate::fixture::removal(&first))).await;
+    assert!(removed.next.is_none());
+    let (second, _) = stand(&other, "a", two, 1).await;
+    let (last, _) = stand(&other, "b", two, 1).await;
+    etcd.ctl_on(1, &["compaction", &last.version.to_string()]);
+    mirror.until(|mirror| mirror.resets == 2).await;
+    assert_eq!(mirror.of("a"), [second]);
+    assert_eq!(mirror.of("b"), [last.clone()]);
+    // Calls leave it too.
+    let (again, _) = stand(&store, "b", two, 2).await;
+    assert_eq!(again.token, last.token);
+    mirror
+        .until(|mirror| mirror.of("b") == [again.clone()])
+        .await;
+    remove(&store, &again).await;
+    mirror.until(|mirror| mirror.of("b").is_empty()).await;
+    etcd.resume(0);
+}

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::join_all;
 use redb::backends::{FileBackend, InMemoryBackend};
-use redb::{BackendError, BackendIoError, Builder, StorageBackend};
+use redb::{BackendError, Builder, StorageBackend};
 use ringfence::store::embedded::EmbeddedStore;
 use ringfence::store::{Enqueued, Event, Store, StoreError};
 
@@ -28,27 +28,24 @@ async fn crash_child() {
         return;
     };
     let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(path.as_ref()).await.unwrap());
-    let callers = (0..8).map(|caller| {
-        let store = Arc::clone(&store);
-        async move {
-            let one = session(&store).await;
-            for attempt in 1.. {
-                let (entry, _) = stand(&store, &format!("lock/{caller}"), one, attempt).await;
-                println!("\ngrant {caller} {one} {attempt} {}", entry.token);
-                if attempt % 3 != 0 {
-                    remove(&store, &entry).await;
-                    println!("\nrelease {caller} {one} {attempt} {}", entry.token);
-                } else {
-                    let over = store.close_session(one).await;
-                    over.unwrap();
-                    return;
-                }
-            }
-        }
-    });
     loop {
-        join_all(callers.clone()).await;
+        join_all((0..8).map(|caller| grant_and_release(&store, caller))).await;
     }
+}
+
+/// A session of three grants, of which two are released and one ends with it.
+async fn grant_and_release(store: &Arc<dyn Store>, caller: u32) {
+    let one = session(store).await;
+    let lock = format!("lock/{caller}");
+    for attempt in 1..=3 {
+        let (entry, _) = stand(store, &lock, one, attempt).await;
+        println!("\ngrant {caller} {one} {attempt} {}", entry.token);
+        if attempt < 3 {
+            remove(store, &entry).await;
+            println!("\nrelease {caller} {one} {attempt} {}", entry.token);
+        }
+    }
+    store.close_session(one).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,39 +128,39 @@ struct Fragile {
 }
 
 impl Fragile {
-    fn check(&self) -> Result<(), BackendIoError> {
+    fn check(&self) -> Result<(), io::Error> {
         if self.broken.load(Ordering::SeqCst) {
-            return Err(io::Error::from(io::ErrorKind::StorageFull).into());
+            return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
     }
 }
 
 impl StorageBackend for Fragile {
-    fn len(&self) -> Result<u64, BackendIoError> {
+    fn len(&self) -> Result<u64, io::Error> {
         self.file.len()
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), BackendIoError> {
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
         self.file.read(offset, out)
     }
 
-    fn set_len(&self, len: u64) -> Result<(), BackendIoError> {
+    fn set_len(&self, len: u64) -> Result<(), io::Error> {
         self.check()?;
         self.file.set_len(len)
     }
 
-    fn sync_data(&self) -> Result<(), BackendIoError> {
+    fn sync_data(&self) -> Result<(), io::Error> {
         self.check()?;
         self.file.sync_data()
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), BackendIoError> {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
         self.check()?;
         self.file.write(offset, data)
     }
 
-    fn close(&self) -> Result<(), BackendIoError> {
+    fn close(&self) -> Result<(), io::Error> {
         self.file.close()
     }
 
@@ -179,13 +176,14 @@ async fn a_full_disk_makes_it_unavailable_and_space_brings_it_back() {
     let broken = Arc::new(AtomicBool::new(false));
     let fragile = Arc::clone(&broken);
     let open = move || {
-        let file = fs::File::options()
+        let mut options = fs::File::options();
+        let file = options
             .read(true)
             .write(true)
             .create(true)
-            .truncate(false);
-        let file = file.open(&path).and_then(|file| Ok(FileBackend::new(file)));
-        let file = file.map_err(|error| redb::StorageError::Io(error))??;
+            .truncate(false)
+            .open(&path);
+        let file = FileBackend::new(file.map_err(redb::StorageError::Io)?)?;
         Builder::new().create_with_backend(Fragile {
             file,
             broken: Arc::clone(&fragile),

@@ -273,11 +273,12 @@ impl Etcd {
         text
     }
 
-    /// A lease of this time to live that nobody renews; its id in hexadecimal.
+    /// A lease of this time to live that nobody renews; its id in hexadecimal, without the leading
+    /// zeros that etcdctl prints and the names of keys do not have.
     pub fn grant(&self, ttl_seconds: u32) -> String {
         // "lease 694d5765fc71500b granted with TTL(500s)"
         let text = self.ctl(&["lease", "grant", &ttl_seconds.to_string()]);
-        text.split(' ').nth(1).expect("a lease id").to_owned()
+        text.split(' ').nth(1).expect("a lease id").trim_start_matches('0').to_owned()
     }
 
     /// `etcdctl lock NAME`, running.

@@ -14,8 +14,9 @@ use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::store::StoreError;
 
-/// Longest time until a call is given up.
-pub const CALL_MAX: Duration = Duration::from_secs(5);
+/// Longest time until a call is given up. A proposal that was under way to a leader that died gets
+/// no answer at all, so this is how long such a death can hold up a caller.
+pub const CALL_MAX: Duration = Duration::from_secs(3);
 
 /// Longest time until a connection is given up.
 const CONNECT_MAX: Duration = Duration::from_secs(2);

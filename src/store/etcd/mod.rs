@@ -52,7 +52,7 @@ use crate::token::Token;
 /// How often an enqueue is tried while the queue or the generation changes under it, or a member
 /// does not answer, and how long after its start no further try begins. It may be repeated at will.
 const ENQUEUE_TRIES_MAX: usize = 8;
-const ENQUEUE_TRY_MAX: Duration = CALL_MAX;
+const ENQUEUE_TRY_MAX: Duration = CALL_MAX.saturating_mul(3);
 
 /// How often a removal, or a raise of the generation, is tried while the generation changes.
 const GENERATION_TRIES_MAX: usize = 4;

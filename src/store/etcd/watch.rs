@@ -39,7 +39,7 @@ const RETRY_EVERY: Duration = Duration::from_millis(200);
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
 /// A stream that said nothing for this long, although asked, is left.
-const QUIET_MAX: Duration = CALL_MAX;
+const QUIET_MAX: Duration = Duration::from_secs(5);
 
 /// Why a stream ended.
 enum End {

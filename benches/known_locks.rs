@@ -17,18 +17,29 @@ const IDLE: Duration = Duration::from_millis(500);
 
 fn claim(lock: u64, token: u64) -> Claim {
     let lock = LockName::new(&format!("tenant/{}/ledger/{lock}", lock % 1_000)).unwrap();
-    Claim { lock, token: Token::new(token).unwrap(), unsigned: false }
+    Claim {
+        lock,
+        token: Token::new(token).unwrap(),
+        unsigned: false,
+    }
 }
 
 fn memory_mib(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        / 1024
 }
 
 async fn raise(gates: &Gates, lock: u64) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
-    let settled = gates.settle(&claim(lock, 7), Some(Duration::ZERO), deadline).await;
+    let settled = gates
+        .settle(&claim(lock, 7), Some(Duration::ZERO), deadline)
+        .await;
     settled.unwrap_or_else(|refusal| panic!("lock {lock}: {refusal:?}"));
 }
 
@@ -36,7 +47,12 @@ async fn raise(gates: &Gates, lock: u64) {
 async fn main() {
     let locks: u64 = std::env::var("KNOWN_LOCKS").map_or(10_000_000, |it| it.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
-    let opening = Opening { init: true, alone: true, registered: false, fingerprint: 1 };
+    let opening = Opening {
+        init: true,
+        alone: true,
+        registered: false,
+        fingerprint: 1,
+    };
     let (watermarks, thread, start) = Watermarks::open(dir.path(), opening).unwrap();
     let gates = Gates::new(watermarks, start, Holds::default(), None);
     tokio::spawn(gates.clone().run_eviction(IDLE));
@@ -60,8 +76,15 @@ async fn main() {
     }
     let raised = started.elapsed();
     tokio::time::sleep(IDLE * 4).await;
-    println!("{locks} locks raised durably in {:.1} s", raised.as_secs_f64());
-    println!("resident {} MiB, at its highest {} MiB", memory_mib("VmRSS"), memory_mib("VmHWM"));
+    println!(
+        "{locks} locks raised durably in {:.1} s",
+        raised.as_secs_f64()
+    );
+    println!(
+        "resident {} MiB, at its highest {} MiB",
+        memory_mib("VmRSS"),
+        memory_mib("VmHWM")
+    );
 
     let step = (locks / 1_000).max(1) as usize;
     let asked = Instant::now();
@@ -69,7 +92,10 @@ async fn main() {
     for lock in (0..locks).step_by(step) {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
         let older = gates.settle(&claim(lock, 6), None, deadline).await;
-        assert!(older.is_err(), "lock {lock} came back without its watermark");
+        assert!(
+            older.is_err(),
+            "lock {lock} came back without its watermark"
+        );
         back += 1;
     }
     let each = asked.elapsed().as_micros() / back;

@@ -18,12 +18,19 @@ use tokio::runtime::Runtime;
 const TRY: Duration = Duration::ZERO;
 
 async fn open(etcd: &Etcd) -> Arc<dyn Store> {
-    let config = EtcdConfig { endpoints: etcd.endpoints(), prefix: String::new() };
+    let config = EtcdConfig {
+        endpoints: etcd.endpoints(),
+        prefix: String::new(),
+    };
     Arc::new(EtcdStore::open(&config).await.unwrap())
 }
 
 fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 #[test]
@@ -36,7 +43,10 @@ fn a_killed_lockd_is_replaced_with_session_place_and_token_kept() {
         let first = doomed.block_on_from(async {
             serve_with_keys(open(&etcd).await, Settings::default(), keys).await
         });
-        let (one, two) = (Client::connect(&first).await, Client::connect(&second).await);
+        let (one, two) = (
+            Client::connect(&first).await,
+            Client::connect(&second).await,
+        );
 
         let (a, b) = (one.open().await, one.open().await);
         let held = one.acquire(&a, "orders", TRY, 1).await.unwrap().token;
@@ -79,14 +89,26 @@ async fn a_release_through_one_lockd_wakes_a_waiter_of_another() {
     let keys = Arc::new(SigningKeys::in_memory());
     let first = serve_with_keys(open(&etcd).await, Settings::default(), keys.clone()).await;
     let second = serve_with_keys(open(&etcd).await, Settings::default(), keys).await;
-    let (one, two) = (Client::connect(&first).await, Client::connect(&second).await);
+    let (one, two) = (
+        Client::connect(&first).await,
+        Client::connect(&second).await,
+    );
     let (a, b) = (one.open().await, two.open().await);
     let mut last = 0;
     for attempt in 1..=20 {
-        let held = one.acquire(&a, "orders", LONG, attempt).await.unwrap().token;
+        let held = one
+            .acquire(&a, "orders", LONG, attempt)
+            .await
+            .unwrap()
+            .token;
         let waiting = tokio::spawn({
             let (two, b) = (two.clone(), b.clone());
-            async move { two.acquire(&b, "orders", LONG, attempt).await.unwrap().token }
+            async move {
+                two.acquire(&b, "orders", LONG, attempt)
+                    .await
+                    .unwrap()
+                    .token
+            }
         });
         one.wait_for_waiters("orders", 1).await;
         assert!(one.release(&a, "orders", held).await);
@@ -109,15 +131,26 @@ async fn etcdctl_lock_and_lockd_contend_for_the_same_lock() {
     tokio::task::block_in_place(|| ctl.wait_held());
     let foreign = client.get("orders").await.holder.unwrap();
     assert!(foreign.foreign);
-    let refused = client.acquire(&session, "orders", TRY, 1).await.unwrap_err();
+    let refused = client
+        .acquire(&session, "orders", TRY, 1)
+        .await
+        .unwrap_err();
     assert_eq!(reason(&refused), "not-granted");
     let waiting = tokio::spawn({
         let (client, session) = (client.clone(), session.clone());
-        async move { client.acquire(&session, "orders", LONG, 2).await.unwrap().token }
+        async move {
+            client
+                .acquire(&session, "orders", LONG, 2)
+                .await
+                .unwrap()
+                .token
+        }
     });
     client.wait_for_waiters("orders", 1).await;
     tokio::task::block_in_place(|| ctl.release());
-    let token = soon("lockd's grant after etcdctl's", waiting).await.unwrap();
+    let token = soon("lockd's grant after etcdctl's", waiting)
+        .await
+        .unwrap();
     assert!(token > foreign.token);
 
     let mut ctl = etcd.lock("orders");
@@ -133,9 +166,18 @@ async fn a_proxy_is_sealed_by_every_lockd_and_its_watermark_lifts_the_counter() 
     let keys = Arc::new(SigningKeys::in_memory());
     let first = serve_with_keys(open(&etcd).await, Settings::default(), keys.clone()).await;
     let second = serve_with_keys(open(&etcd).await, Settings::default(), keys.clone()).await;
-    let (one, two) = (Client::connect(&first).await, Client::connect(&second).await);
+    let (one, two) = (
+        Client::connect(&first).await,
+        Client::connect(&second).await,
+    );
     let session = two.open().await;
-    assert!(two.acquire(&session, "orders", TRY, 1).await.unwrap().sealed.is_empty());
+    assert!(
+        two.acquire(&session, "orders", TRY, 1)
+            .await
+            .unwrap()
+            .sealed
+            .is_empty()
+    );
     let proxy = FakeProxy::start("edge", &keys).await;
     proxy.register(&one, "orders").await;
     let granted = two.acquire(&session, "orders", TRY, 1).await.unwrap();
@@ -147,7 +189,10 @@ async fn a_proxy_is_sealed_by_every_lockd_and_its_watermark_lifts_the_counter() 
     proxy.set_watermark(1 << 50);
     let raised = two.acquire(&session, "orders", TRY, 2).await.unwrap().token;
     assert!(raised > 1 << 50);
-    assert_eq!(two.acquire(&session, "orders", TRY, 2).await.unwrap().token, raised);
+    assert_eq!(
+        two.acquire(&session, "orders", TRY, 2).await.unwrap().token,
+        raised
+    );
     assert!(two.release(&session, "orders", raised).await);
     let other = one.open().await;
     assert!(one.acquire(&other, "orders", TRY, 1).await.unwrap().token > raised);

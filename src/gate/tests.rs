@@ -27,7 +27,10 @@ fn persist(gate: &Gate, durable: bool) -> Option<Record> {
 
 fn presented(gate: &Arc<Gate>, value: u64) -> Presentation {
     let mut presentation = gate.present(token(value));
-    assert!(poll(&mut presentation).is_pending(), "{value} passed before it was durable");
+    assert!(
+        poll(&mut presentation).is_pending(),
+        "{value} passed before it was durable"
+    );
     presentation
 }
 
@@ -59,7 +62,10 @@ fn equal_passes_often_and_lower_fails() {
     }
     assert!(matches!(gate.permit(token(6)), Err(NotNow)));
     assert_eq!(poll(&mut gate.present(token(6))), stale(7, 7));
-    assert_eq!(poll(&mut gate.present(token(7))), Poll::Ready(Presented::Settled));
+    assert_eq!(
+        poll(&mut gate.present(token(7))),
+        Poll::Ready(Presented::Settled)
+    );
 }
 
 #[test]
@@ -67,9 +73,19 @@ fn a_higher_token_makes_the_older_stale_before_it_is_settled() {
     let gate = settled(7);
     let mut newer = presented(&gate, 8);
     assert!(matches!(gate.permit(token(7)), Err(NotNow)));
-    assert!(matches!(gate.permit(token(8)), Err(NotNow)), "admitted before it was durable");
+    assert!(
+        matches!(gate.permit(token(8)), Err(NotNow)),
+        "admitted before it was durable"
+    );
     assert_eq!(poll(&mut gate.present(token(7))), stale(8, 8));
-    assert_eq!(persist(&gate, true), Some(Record { floor: 8, watermark: 8, drained: true }));
+    assert_eq!(
+        persist(&gate, true),
+        Some(Record {
+            floor: 8,
+            watermark: 8,
+            drained: true
+        })
+    );
     assert_eq!(poll(&mut newer), Poll::Ready(Presented::Settled));
 }
 
@@ -79,7 +95,11 @@ fn a_failed_persist_refuses_stays_raised_and_is_tried_again_by_the_next() {
     let mut newer = presented(&gate, 8);
     persist(&gate, false);
     assert_eq!(poll(&mut newer), Poll::Ready(Presented::NotDurable));
-    assert_eq!(gate.take_persist(), None, "tried again without a presentation");
+    assert_eq!(
+        gate.take_persist(),
+        None,
+        "tried again without a presentation"
+    );
     assert_eq!(poll(&mut gate.present(token(7))), stale(8, 8));
     settle(&gate, 8);
 }
@@ -101,10 +121,16 @@ fn a_seal_waits_for_permits_in_flight_and_revokes_those_not_released() {
     assert!(released.is_revoked());
     drop(admitted);
     forwarded.finish();
-    assert!(poll(&mut newer).is_pending(), "sealed over a released write");
+    assert!(
+        poll(&mut newer).is_pending(),
+        "sealed over a released write"
+    );
     released.finish();
     assert_eq!(poll(&mut newer), Poll::Ready(Presented::Settled));
-    assert!(persist(&gate, true).unwrap().drained, "the drained record follows lazily");
+    assert!(
+        persist(&gate, true).unwrap().drained,
+        "the drained record follows lazily"
+    );
 }
 
 #[test]
@@ -117,7 +143,10 @@ fn a_lost_permit_is_in_doubt_and_blocks_only_newer_tokens() {
     permit(&gate, 7).finish();
     let mut newer = presented(&gate, 8);
     persist(&gate, true);
-    assert!(poll(&mut newer).is_pending(), "sealed over a write in doubt");
+    assert!(
+        poll(&mut newer).is_pending(),
+        "sealed over a write in doubt"
+    );
     gate.resolve_doubt(7);
     assert_eq!(poll(&mut newer), Poll::Ready(Presented::Settled));
 }
@@ -130,7 +159,10 @@ fn an_even_higher_token_supersedes_the_one_that_waits() {
     let mut higher = presented(&gate, 9);
     assert_eq!(poll(&mut lower), stale(9, 9));
     gate.persisted(first, true);
-    assert!(poll(&mut higher).is_pending(), "the record on disk is of the lower token");
+    assert!(
+        poll(&mut higher).is_pending(),
+        "the record on disk is of the lower token"
+    );
     persist(&gate, true);
     assert_eq!(poll(&mut higher), Poll::Ready(Presented::Settled));
 }
@@ -144,17 +176,27 @@ fn a_close_ends_the_holder_and_admits_only_newer_ones() {
     assert!(poll(&mut closing).is_pending());
     assert_eq!(poll(&mut gate.present(token(7))), stale(7, 8));
     assert_eq!(persist(&gate, true).unwrap().floor, 8);
-    assert!(poll(&mut closing).is_pending(), "closed over a write in flight");
+    assert!(
+        poll(&mut closing).is_pending(),
+        "closed over a write in flight"
+    );
     writing.finish();
     assert_eq!(poll(&mut closing), Poll::Ready(Presented::Settled));
     while persist(&gate, true).is_some() {}
-    assert_eq!(poll(&mut gate.close(token(6))), Poll::Ready(Presented::Settled));
+    assert_eq!(
+        poll(&mut gate.close(token(6))),
+        Poll::Ready(Presented::Settled)
+    );
     settle(&gate, 8);
 }
 
 #[test]
 fn after_a_crash_the_watermarks_holder_goes_on_and_newer_ones_wait() {
-    let gate = gate(Recovered { floor: 7, watermark: 7, in_doubt: vec![7] });
+    let gate = gate(Recovered {
+        floor: 7,
+        watermark: 7,
+        in_doubt: vec![7],
+    });
     assert_eq!(poll(&mut gate.present(token(6))), stale(7, 7));
     settle(&gate, 7);
     let mut newer = presented(&gate, 8);
@@ -166,7 +208,11 @@ fn after_a_crash_the_watermarks_holder_goes_on_and_newer_ones_wait() {
 
 #[test]
 fn after_a_crash_in_a_raise_even_the_watermarks_holder_waits() {
-    let gate = gate(Recovered { floor: 8, watermark: 8, in_doubt: vec![7] });
+    let gate = gate(Recovered {
+        floor: 8,
+        watermark: 8,
+        in_doubt: vec![7],
+    });
     let mut holder = presented(&gate, 8);
     assert!(!persist(&gate, true).unwrap().drained);
     assert!(poll(&mut holder).is_pending());
@@ -182,7 +228,10 @@ fn only_an_idle_settled_gate_retires() {
     writing.finish();
     assert!(gate.try_retire());
     assert!(matches!(gate.permit(token(7)), Err(NotNow)));
-    assert_eq!(poll(&mut gate.present(token(8))), Poll::Ready(Presented::Retired));
+    assert_eq!(
+        poll(&mut gate.present(token(8))),
+        Poll::Ready(Presented::Retired)
+    );
 }
 
 #[test]

@@ -33,7 +33,10 @@ impl Origin {
     pub fn start() -> Origin {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let origin = Origin { address, shared: Arc::default() };
+        let origin = Origin {
+            address,
+            shared: Arc::default(),
+        };
         let serving = origin.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -60,7 +63,11 @@ impl Origin {
         let (status, answer) = self.handle(&method, &path, body);
         let mut stream = stream;
         let length = answer.len();
-        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{answer}").ok()
+        write!(
+            stream,
+            "HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{answer}"
+        )
+        .ok()
     }
 
     fn handle(&self, method: &str, path: &str, body: String) -> (&'static str, String) {
@@ -73,10 +80,14 @@ impl Origin {
             };
         }
         shared.held += 1;
-        shared = changed.wait_while(shared, |it| it.hold_before_apply).unwrap();
+        shared = changed
+            .wait_while(shared, |it| it.hold_before_apply)
+            .unwrap();
         shared.applied.push(format!("{path}={body}"));
         shared.objects.insert(path.to_owned(), body);
-        shared = changed.wait_while(shared, |it| it.hold_before_reply).unwrap();
+        shared = changed
+            .wait_while(shared, |it| it.hold_before_reply)
+            .unwrap();
         shared.held -= 1;
         ("200 OK", "stored".to_owned())
     }
@@ -99,7 +110,9 @@ impl Origin {
     }
 
     pub fn wait_until_held(&self) {
-        eventually("a write that the backend holds", || self.shared.0.lock().unwrap().held > 0);
+        eventually("a write that the backend holds", || {
+            self.shared.0.lock().unwrap().held > 0
+        });
     }
 
     pub fn applied(&self) -> Vec<String> {
@@ -149,7 +162,9 @@ pub async fn s3(dir: &std::path::Path) -> SocketAddr {
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         loop {
-            let Ok((stream, _)) = listener.accept().await else { return };
+            let Ok((stream, _)) = listener.accept().await else {
+                return;
+            };
             let service = service.clone();
             tokio::spawn(async move {
                 let io = hyper_util::rt::TokioIo::new(stream);

@@ -22,15 +22,26 @@ pub struct Holder {
 impl Holder {
     pub async fn open(lockd: &Lockd, ttl_ms: u64) -> Holder {
         let mut client = LockServiceClient::connect(lockd.url()).await.unwrap();
-        let request = OpenSessionRequest { ttl_ms, holder: "test".to_owned() };
-        let session = client.open_session(request).await.unwrap().into_inner().session;
+        let request = OpenSessionRequest {
+            ttl_ms,
+            holder: "test".to_owned(),
+        };
+        let session = client
+            .open_session(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .session;
         Holder { client, session }
     }
 
     /// The same session through another lockd.
     pub async fn resume(lockd: &Lockd, session: &str) -> Holder {
         let client = LockServiceClient::connect(lockd.url()).await.unwrap();
-        Holder { client, session: session.to_owned() }
+        Holder {
+            client,
+            session: session.to_owned(),
+        }
     }
 
     pub async fn release(&mut self, lock: &str, token: u64) -> bool {
@@ -40,7 +51,12 @@ impl Holder {
             token,
             close: false,
         };
-        self.client.release(request).await.unwrap().into_inner().released
+        self.client
+            .release(request)
+            .await
+            .unwrap()
+            .into_inner()
+            .released
     }
 
     pub async fn acquire(
@@ -55,11 +71,16 @@ impl Holder {
             attempt: 1,
             holder: "test".to_owned(),
         };
-        self.client.acquire(request).await.map(tonic::Response::into_inner)
+        self.client
+            .acquire(request)
+            .await
+            .map(tonic::Response::into_inner)
     }
 
     pub async fn close(mut self) {
-        let request = CloseSessionRequest { session: self.session.clone() };
+        let request = CloseSessionRequest {
+            session: self.session.clone(),
+        };
         self.client.close_session(request).await.unwrap();
     }
 }
@@ -74,7 +95,10 @@ pub struct Reply {
 impl Reply {
     fn parse(output: &str) -> Reply {
         let (body, status) = output.rsplit_once('\n').expect("curl ends with the status");
-        Reply { status: status.trim().parse().unwrap(), body: body.to_owned() }
+        Reply {
+            status: status.trim().parse().unwrap(),
+            body: body.to_owned(),
+        }
     }
 
     pub fn json(&self) -> serde_json::Value {
@@ -88,7 +112,15 @@ impl Reply {
 
 fn curl_command() -> Command {
     let mut command = Command::new("curl");
-    command.args(["-sS", "--max-time", "60", "--noproxy", "*", "-w", "\n%{http_code}"]);
+    command.args([
+        "-sS",
+        "--max-time",
+        "60",
+        "--noproxy",
+        "*",
+        "-w",
+        "\n%{http_code}",
+    ]);
     command
 }
 
@@ -114,7 +146,11 @@ pub fn get(url: &str, ticket: Option<&str>) -> Reply {
 
 fn run(command: &mut Command) -> Reply {
     let output = command.output().expect("curl is installed");
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Reply::parse(&String::from_utf8_lossy(&output.stdout))
 }
 
@@ -130,7 +166,10 @@ impl Upload {
         // -T: chunked, sent as it is read.
         command.args(["-N", "-T", "-", url]);
         with_ticket(&mut command, Some(ticket));
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().expect("curl is installed");
         let stdin = child.stdin.take();
         Upload { child, stdin }
@@ -202,7 +241,9 @@ def heard(): return sys.stdin.readline().strip()
 
     pub fn tell(&mut self, word: &str) {
         let stdin = self.child.stdin.as_mut().unwrap();
-        writeln!(stdin, "{word}").and_then(|()| stdin.flush()).unwrap();
+        writeln!(stdin, "{word}")
+            .and_then(|()| stdin.flush())
+            .unwrap();
     }
 
     pub fn stop(&self) {

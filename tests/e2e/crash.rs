@@ -33,7 +33,12 @@ fn stage() -> Stage {
         data: None,
     };
     let proxy = Proxy::start(dir.path(), &setup);
-    Stage { lockd, proxy, origin, _dir: dir }
+    Stage {
+        lockd,
+        proxy,
+        origin,
+        _dir: dir,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -50,9 +55,16 @@ async fn a_token_below_the_watermark_is_refused_at_the_first_request_after_a_kil
 
     stage.proxy.kill_and_restart();
     let refused = put(&url, "A again", Some(&old.ticket));
-    assert_eq!((refused.status, refused.code().as_str()), (412, "stale"), "{refused:?}");
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (412, "stale"),
+        "{refused:?}"
+    );
     assert_eq!(put(&url, "B again", Some(&new.ticket)).status, 200);
-    assert_eq!(stage.origin.applied(), ["/orders/1=A", "/orders/1=B", "/orders/1=B again"]);
+    assert_eq!(
+        stage.origin.applied(),
+        ["/orders/1=A", "/orders/1=B", "/orders/1=B again"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,18 +77,32 @@ async fn what_a_killed_proxy_left_in_flight_keeps_the_lock_closed_to_newer_token
     let (held_url, ticket) = (url.clone(), old.ticket.clone());
     let lost = std::thread::spawn(move || {
         std::process::Command::new("curl")
-            .args(["-s", "--noproxy", "*", "-X", "PUT", "--data-binary", "late A", &held_url])
+            .args([
+                "-s",
+                "--noproxy",
+                "*",
+                "-X",
+                "PUT",
+                "--data-binary",
+                "late A",
+                &held_url,
+            ])
             .arg("-H")
             .arg(format!("Fencing-Token: {ticket}"))
             .output()
             .unwrap()
     });
     let origin = stage.origin.clone();
-    tokio::task::spawn_blocking(move || origin.wait_until_held()).await.unwrap();
+    tokio::task::spawn_blocking(move || origin.wait_until_held())
+        .await
+        .unwrap();
 
     stage.proxy.kill_and_restart();
     let restarted = Instant::now();
-    assert!(!lost.join().unwrap().status.success(), "the killed proxy answered");
+    assert!(
+        !lost.join().unwrap().status.success(),
+        "the killed proxy answered"
+    );
     a.close().await;
     let mut b = Holder::open(&stage.lockd, 60_000).await;
     let acquiring = tokio::spawn(async move {
@@ -84,10 +110,16 @@ async fn what_a_killed_proxy_left_in_flight_keeps_the_lock_closed_to_newer_token
         (b, grant)
     });
     tokio::time::sleep(HOLD / 2).await;
-    assert!(!acquiring.is_finished(), "B was sealed over a write that may still land");
+    assert!(
+        !acquiring.is_finished(),
+        "B was sealed over a write that may still land"
+    );
     stage.origin.let_go();
     let (_b, new) = acquiring.await.unwrap();
-    assert!(restarted.elapsed() + Duration::from_millis(500) > HOLD, "the hold was cut short");
+    assert!(
+        restarted.elapsed() + Duration::from_millis(500) > HOLD,
+        "the hold was cut short"
+    );
     assert_eq!(get(&url, Some(&new.ticket)).body, "late A");
     assert_eq!(put(&url, "B", Some(&new.ticket)).status, 200);
     assert_eq!(stage.origin.applied(), ["/orders/1=late A", "/orders/1=B"]);
@@ -119,7 +151,9 @@ async fn tokens_never_decrease_at_the_backend_through_kills_at_any_moment() {
         let grant = holder.acquire("orders", 60_000).await.unwrap();
         let (url, stop, ticket) = (url.clone(), Arc::clone(&stop), grant.ticket.clone());
         let token = grant.token;
-        writers.push(std::thread::spawn(move || write_on(url, token, ticket, stop)));
+        writers.push(std::thread::spawn(move || {
+            write_on(url, token, ticket, stop)
+        }));
         // Not a condition but the very point: a moment that nothing marks.
         tokio::time::sleep(Duration::from_millis(40 + round * 37)).await;
         if round % 2 == 0 {
@@ -129,11 +163,21 @@ async fn tokens_never_decrease_at_the_backend_through_kills_at_any_moment() {
         holder.close().await;
     }
     stop.store(true, Ordering::SeqCst);
-    let replies = writers.into_iter().flat_map(|writer| writer.join().unwrap());
+    let replies = writers
+        .into_iter()
+        .flat_map(|writer| writer.join().unwrap());
     let stored = replies.filter(|reply| reply.status == 200).count();
-    let applied: Vec<u64> =
-        stage.origin.applied().iter().map(|write| token_of(write)).collect();
+    let applied: Vec<u64> = stage
+        .origin
+        .applied()
+        .iter()
+        .map(|write| token_of(write))
+        .collect();
     assert!(applied.is_sorted(), "applied in the order {applied:?}");
-    assert!(applied.len() >= stored, "{stored} told stored, {} applied", applied.len());
+    assert!(
+        applied.len() >= stored,
+        "{stored} told stored, {} applied",
+        applied.len()
+    );
     assert!(stored > 0, "nothing was ever written");
 }

@@ -1,4 +1,5 @@
-//! A full disk: writes are refused as busy, nothing is forwarded, and service comes back with space.
+//! A full disk: writes are refused as busy, nothing is forwarded, and service comes back with
+//! space.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -20,7 +21,11 @@ impl SmallDisk {
             .arg(&at)
             .status()
             .unwrap();
-        assert!(mounted.success(), "cannot mount a tmpfs at {}", at.display());
+        assert!(
+            mounted.success(),
+            "cannot mount a tmpfs at {}",
+            at.display()
+        );
         SmallDisk(at)
     }
 }
@@ -44,7 +49,10 @@ fn fill(disk: &SmallDisk) -> PathBuf {
 async fn a_full_disk_refuses_as_busy_forwards_nothing_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let disk = SmallDisk::mount(dir.path().join("small"));
-    let lockd = Lockd::start(dir.path(), "[[seal]]\npattern = \"**\"\nmode = \"best-effort\"\n");
+    let lockd = Lockd::start(
+        dir.path(),
+        "[[seal]]\npattern = \"**\"\nmode = \"best-effort\"\n",
+    );
     let origin = Origin::start();
     let setup = ProxySetup {
         name: "edge-1",
@@ -59,7 +67,10 @@ async fn a_full_disk_refuses_as_busy_forwards_nothing_and_comes_back() {
     let mut holder = Holder::open(&lockd, 120_000).await;
 
     let first = holder.acquire("orders/1", 0).await.unwrap();
-    assert_eq!(put(&proxy.url("/orders/1"), "before", Some(&first.ticket)).status, 200);
+    assert_eq!(
+        put(&proxy.url("/orders/1"), "before", Some(&first.ticket)).status,
+        200
+    );
 
     let filler = fill(&disk);
     let mut refused = 0;
@@ -68,12 +79,24 @@ async fn a_full_disk_refuses_as_busy_forwards_nothing_and_comes_back() {
     for lock in 2..400 {
         let grant = holder.acquire(&format!("orders/{lock}"), 0).await.unwrap();
         let before = origin.applied().len();
-        let reply = put(&proxy.url(&format!("/orders/{lock}")), "full", Some(&grant.ticket));
+        let reply = put(
+            &proxy.url(&format!("/orders/{lock}")),
+            "full",
+            Some(&grant.ticket),
+        );
         if reply.status == 200 {
             continue;
         }
-        assert_eq!((reply.status, reply.code().as_str()), (503, "busy"), "{reply:?}");
-        assert_eq!(origin.applied().len(), before, "a write was forwarded without a watermark");
+        assert_eq!(
+            (reply.status, reply.code().as_str()),
+            (503, "busy"),
+            "{reply:?}"
+        );
+        assert_eq!(
+            origin.applied().len(),
+            before,
+            "a write was forwarded without a watermark"
+        );
         tickets.push((lock, grant.ticket));
         refused += 1;
         if refused == 3 {
@@ -85,7 +108,13 @@ async fn a_full_disk_refuses_as_busy_forwards_nothing_and_comes_back() {
     std::fs::remove_file(filler).unwrap();
     for (lock, ticket) in tickets {
         eventually("service with space again", || {
-            put(&proxy.url(&format!("/orders/{lock}")), "after", Some(&ticket)).status == 200
+            put(
+                &proxy.url(&format!("/orders/{lock}")),
+                "after",
+                Some(&ticket),
+            )
+            .status
+                == 200
         });
     }
 }

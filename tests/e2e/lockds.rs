@@ -21,12 +21,24 @@ fn etcd(dir: &Path) -> (Process, String) {
     command
         .arg("--data-dir")
         .arg(dir.join("etcd"))
-        .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+        .args([
+            "--listen-client-urls",
+            &client,
+            "--advertise-client-urls",
+            &client,
+        ])
+        .args([
+            "--listen-peer-urls",
+            &peer,
+            "--initial-advertise-peer-urls",
+            &peer,
+        ])
         .args(["--initial-cluster", &format!("default={peer}")]);
     let process = Process::spawn(&mut command, dir.join("etcd.log"));
     eventually("a healthy etcd", || {
-        let health = Command::new("curl").args(["-s", &format!("{client}/health")]).output();
+        let health = Command::new("curl")
+            .args(["-s", &format!("{client}/health")])
+            .output();
         health.is_ok_and(|it| String::from_utf8_lossy(&it.stdout).contains("\"true\""))
     });
     (process, client)
@@ -45,9 +57,20 @@ fn lockd(dir: &Path, name: &str, etcd: &str) -> Lockd {
 
 async fn keep_alive(lockd: &Lockd, session: &str) -> u64 {
     let mut client = LockServiceClient::connect(lockd.url()).await.unwrap();
-    let request = KeepAliveRequest { session: session.to_owned() };
-    let answers = client.keep_alive(tokio_stream::once(request)).await.unwrap();
-    answers.into_inner().message().await.unwrap().unwrap().ttl_ms
+    let request = KeepAliveRequest {
+        session: session.to_owned(),
+    };
+    let answers = client
+        .keep_alive(tokio_stream::once(request))
+        .await
+        .unwrap();
+    answers
+        .into_inner()
+        .message()
+        .await
+        .unwrap()
+        .unwrap()
+        .ttl_ms
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,10 +93,16 @@ async fn session_place_and_token_are_kept_when_one_of_two_is_killed() {
 
     one.process.kill();
     b_waiting.await.unwrap().unwrap_err();
-    assert!(keep_alive(&two, &a.session).await > 0, "A's session ended with its lockd");
+    assert!(
+        keep_alive(&two, &a.session).await > 0,
+        "A's session ended with its lockd"
+    );
     let mut a = Holder::resume(&two, &a.session).await;
     let again = a.acquire("orders", 0).await.unwrap();
-    assert_eq!(again.token, held.token, "the same attempt is the same grant");
+    assert_eq!(
+        again.token, held.token,
+        "the same attempt is the same grant"
+    );
 
     let mut b = Holder::resume(&two, &b_session).await;
     let b_waiting = tokio::spawn(async move {
@@ -131,10 +160,16 @@ async fn a_lockd_stopped_before_its_seal_tells_nothing_of_a_grant_that_is_over()
     let mut b = Holder::open(&two, 60_000).await;
     let b_grant = b.acquire("orders", 30_000).await.unwrap();
     assert_eq!(b_grant.sealed, ["edge-1"]);
-    assert_eq!(put(&proxy.url("/orders/1"), "B", Some(&b_grant.ticket)).status, 200);
+    assert_eq!(
+        put(&proxy.url("/orders/1"), "B", Some(&b_grant.ticket)).status,
+        200
+    );
 
     one.process.signal("CONT");
     let late = a_waiting.await.unwrap();
     assert!(late.is_err(), "a grant was told that was over: {late:?}");
-    assert_eq!(put(&proxy.url("/orders/1"), "B again", Some(&b_grant.ticket)).status, 200);
+    assert_eq!(
+        put(&proxy.url("/orders/1"), "B again", Some(&b_grant.ticket)).status,
+        200
+    );
 }

@@ -7,7 +7,8 @@ use crate::clients::{Boto, Holder, Upload, get, put};
 use crate::stack::{Lockd, Proxy, ProxySetup, eventually};
 
 const RULE: &str = "[[listener.rule]]\nlock = \"orders\"\npath = \"/orders/**\"\n";
-const S3_RULE: &str = "[[listener.rule]]\nlock = \"orders\"\nbucket = \"box\"\nkey = \"orders/**\"\n";
+const S3_RULE: &str =
+    "[[listener.rule]]\nlock = \"orders\"\nbucket = \"box\"\nkey = \"orders/**\"\n";
 const STREAMING: &str = "truncated_body = \"discarded\"\n";
 const TTL_MS: u64 = 1_000;
 const WAIT_MS: u64 = 20_000;
@@ -32,7 +33,11 @@ fn stage(protocol: &str, upstream: std::net::SocketAddr, listener: &str) -> Stag
         data: None,
     };
     let proxy = Proxy::start(dir.path(), &setup);
-    Stage { lockd, proxy, _dir: dir }
+    Stage {
+        lockd,
+        proxy,
+        _dir: dir,
+    }
 }
 
 fn audited_stale(proxy: &Proxy, token: u64) {
@@ -40,7 +45,7 @@ fn audited_stale(proxy: &Proxy, token: u64) {
         proxy.audit().iter().any(|record| {
             record["code"] == "stale"
                 && record["lock"] == "orders"
-                && record["token"] == token.to_string()
+                && record["token"].as_str() == Some(&*token.to_string())
         })
     });
 }
@@ -62,18 +67,30 @@ async fn stopped_curl_is_refused(listener: &str) {
     let b_grant = b.acquire("orders", WAIT_MS).await.unwrap();
     assert!(b_grant.token > a_grant.token);
     assert_eq!(b_grant.sealed, ["edge-1"]);
-    assert_eq!(get(&url, Some(&b_grant.ticket)).status, 404, "A's half must not be there");
+    assert_eq!(
+        get(&url, Some(&b_grant.ticket)).status,
+        404,
+        "A's half must not be there"
+    );
     assert_eq!(put(&url, "B", Some(&b_grant.ticket)).status, 200);
 
     upload.go_on();
     upload.feed(b"second half of A");
     let refused = upload.finish();
-    assert_eq!((refused.status, refused.code().as_str()), (412, "stale"), "{refused:?}");
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (412, "stale"),
+        "{refused:?}"
+    );
     assert_eq!(refused.json()["token"], a_grant.token.to_string());
     assert_eq!(refused.json()["watermark"], b_grant.token.to_string());
     assert_eq!(origin.object("/orders/1").as_deref(), Some("B"));
     assert_eq!(origin.applied(), ["/orders/1=B"]);
-    assert_eq!(get(&url, Some(&a_grant.ticket)).status, 412, "a stale read is refused too");
+    assert_eq!(
+        get(&url, Some(&a_grant.ticket)).status,
+        412,
+        "a stale read is refused too"
+    );
     audited_stale(&stage.proxy, a_grant.token);
 }
 
@@ -98,12 +115,17 @@ async fn a_seal_waits_for_the_reply_to_what_is_applied_and_not_answered() {
     let (a_url, a_ticket) = (url.clone(), a_grant.ticket.clone());
     let writing = tokio::task::spawn_blocking(move || put(&a_url, "A", Some(&a_ticket)));
     let holding = origin.clone();
-    tokio::task::spawn_blocking(move || holding.wait_until_held()).await.unwrap();
+    tokio::task::spawn_blocking(move || holding.wait_until_held())
+        .await
+        .unwrap();
 
     let mut b = Holder::open(&stage.lockd, 30_000).await;
     let acquiring = tokio::spawn(async move { b.acquire("orders", WAIT_MS).await });
     tokio::time::sleep(Duration::from_millis(TTL_MS * 2)).await;
-    assert!(!acquiring.is_finished(), "B was told of its grant before A's reply came");
+    assert!(
+        !acquiring.is_finished(),
+        "B was told of its grant before A's reply came"
+    );
     origin.let_go();
     let b_grant = acquiring.await.unwrap().unwrap();
     assert_eq!(writing.await.unwrap().status, 200);
@@ -135,13 +157,24 @@ async fn a_seal_waits_for_the_reply_to_what_is_already_sent() {
     });
     // Longer than A's lease: B stands first, and its seal waits for A's write.
     tokio::time::sleep(Duration::from_millis(TTL_MS * 2)).await;
-    assert!(!acquiring.is_finished(), "B was told of its grant over A's write in flight");
+    assert!(
+        !acquiring.is_finished(),
+        "B was told of its grant over A's write in flight"
+    );
     assert_eq!(origin.applied(), [""; 0]);
 
     origin.let_go();
     let (_b, b_grant) = acquiring.await.unwrap();
-    assert_eq!(writing.await.unwrap().status, 200, "A's success is the backend's success");
-    assert_eq!(get(&url, Some(&b_grant.ticket)).body, "A", "B reads what A wrote before the seal");
+    assert_eq!(
+        writing.await.unwrap().status,
+        200,
+        "A's success is the backend's success"
+    );
+    assert_eq!(
+        get(&url, Some(&b_grant.ticket)).body,
+        "A",
+        "B reads what A wrote before the seal"
+    );
     assert_eq!(put(&url, "B", Some(&b_grant.ticket)).status, 200);
     assert_eq!(origin.applied(), ["/orders/1=A", "/orders/1=B"]);
     assert_eq!(put(&url, "A again", Some(&a_grant.ticket)).status, 412);
@@ -195,7 +228,9 @@ async fn stopped_boto_is_refused(listener: &str) {
     let mut b = Holder::open(&stage.lockd, 30_000).await;
     let b_grant = b.acquire("orders", WAIT_MS).await.unwrap();
     let writing = Boto::start(&endpoint, &b_grant.ticket, PUT_B);
-    let written = tokio::task::spawn_blocking(move || writing.rest()).await.unwrap();
+    let written = tokio::task::spawn_blocking(move || writing.rest())
+        .await
+        .unwrap();
     assert_eq!(written, "B");
 
     let told = tokio::task::spawn_blocking(move || {
@@ -204,7 +239,10 @@ async fn stopped_boto_is_refused(listener: &str) {
         uploading.rest()
     });
     assert_eq!(told.await.unwrap(), "412 PreconditionFailed");
-    assert_eq!(std::fs::read_to_string(disk.path().join("box/orders/1")).unwrap(), "B");
+    assert_eq!(
+        std::fs::read_to_string(disk.path().join("box/orders/1")).unwrap(),
+        "B"
+    );
     audited_stale(&stage.proxy, a_grant.token);
 }
 
@@ -237,7 +275,12 @@ async fn a_ticket_that_is_among_the_signed_headers_is_told_so() {
     let mut a = Holder::open(&stage.lockd, 30_000).await;
     let grant = a.acquire("orders", WAIT_MS).await.unwrap();
     let signing = Boto::start(&stage.proxy.url(""), &grant.ticket, SIGNED);
-    let told = tokio::task::spawn_blocking(move || signing.rest()).await.unwrap();
-    assert!(told.starts_with("400 ") && told.to_lowercase().contains("sign"), "{told}");
+    let told = tokio::task::spawn_blocking(move || signing.rest())
+        .await
+        .unwrap();
+    assert!(
+        told.starts_with("400 ") && told.to_lowercase().contains("sign"),
+        "{told}"
+    );
     assert!(!disk.path().join("box/orders/1").exists());
 }

@@ -83,7 +83,10 @@ async fn while_a_required_proxy_is_away_nobody_is_granted_and_waiters_keep_their
         (first, grant)
     });
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert!(!waiting.is_finished(), "a waiter was tried and dropped while a proxy was away");
+    assert!(
+        !waiting.is_finished(),
+        "a waiter was tried and dropped while a proxy was away"
+    );
 
     two.start_again();
     let (_first, grant) = waiting.await.unwrap();
@@ -105,7 +108,11 @@ async fn a_new_proxy_refuses_tickets_whose_seal_did_not_cover_it() {
         put(&two.url("/orders/1"), "A", Some(&ticket)).status != 503
     });
     let refused = put(&two.url("/orders/1"), "A", Some(&ticket));
-    assert_eq!((refused.status, refused.code().as_str()), (400, "invalid"), "{refused:?}");
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (400, "invalid"),
+        "{refused:?}"
+    );
     assert_eq!(put(&one.url("/orders/1"), "A", Some(&ticket)).status, 200);
     a.close().await;
     let (_b, _, both) = acquire_sealed_by(&lockd, &["edge-1", "edge-2"]).await;
@@ -127,11 +134,16 @@ async fn a_proxy_that_lost_its_store_takes_its_floors_from_lockd() {
     one.process.kill();
     std::fs::remove_dir_all(&one.data).unwrap();
     one.start_again();
-    eventually("floors again", || put(&one.url("/orders/1"), "late", Some(&old)).status == 412);
+    eventually("floors again", || {
+        put(&one.url("/orders/1"), "late", Some(&old)).status == 412
+    });
     eventually("the holder again, once what was lost cannot land", || {
         put(&one.url("/orders/1"), "B again", Some(&new)).status == 200
     });
-    let late = origin.applied().iter().any(|write| write.ends_with("=late"));
+    let late = origin
+        .applied()
+        .iter()
+        .any(|write| write.ends_with("=late"));
     assert!(!late, "a lost store let an older token in");
 
     // Without lockd there is nobody to ask: nothing is admitted.
@@ -141,7 +153,11 @@ async fn a_proxy_that_lost_its_store_takes_its_floors_from_lockd() {
     one.start_again();
     for ticket in [&old, &new] {
         let refused = put(&one.url("/orders/1"), "blind", Some(ticket));
-        assert_eq!((refused.status, refused.code().as_str()), (503, "busy"), "{refused:?}");
+        assert_eq!(
+            (refused.status, refused.code().as_str()),
+            (503, "busy"),
+            "{refused:?}"
+        );
     }
     lockd.restart();
     eventually("service with lockd again", || {

@@ -19,7 +19,10 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
 
 /// A child process that ends with the test.
@@ -30,7 +33,11 @@ pub struct Process {
 
 impl Process {
     pub fn spawn(command: &mut Command, log: PathBuf) -> Process {
-        let out = File::options().create(true).append(true).open(&log).unwrap();
+        let out = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap();
         let child = command
             .stdin(Stdio::null())
             .stdout(out.try_clone().unwrap())
@@ -59,7 +66,11 @@ impl Process {
         self.signal("TERM");
         let until = Instant::now() + PATIENCE;
         while self.child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < until, "does not end on SIGTERM:\n{}", self.log());
+            assert!(
+                Instant::now() < until,
+                "does not end on SIGTERM:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -70,7 +81,11 @@ impl Process {
             if let Some(status) = self.child.try_wait().unwrap() {
                 panic!("ended with {status}:\n{}", self.log());
             }
-            assert!(Instant::now() < until, "no listener at {address}:\n{}", self.log());
+            assert!(
+                Instant::now() < until,
+                "no listener at {address}:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -87,7 +102,10 @@ impl Drop for Process {
 }
 
 pub fn signal(pid: u32, name: &str) {
-    let _ = Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status();
+    let _ = Command::new("kill")
+        .arg(format!("-{name}"))
+        .arg(pid.to_string())
+        .status();
 }
 
 fn ringfence() -> Command {
@@ -112,7 +130,11 @@ impl Lockd {
         );
         std::fs::write(&config, text).unwrap();
         let process = Lockd::run(&config, address);
-        Lockd { process, address, config }
+        Lockd {
+            process,
+            address,
+            config,
+        }
     }
 
     fn run(config: &Path, address: SocketAddr) -> Process {
@@ -176,7 +198,13 @@ impl Proxy {
         );
         std::fs::write(&config, text).unwrap();
         let process = Proxy::run(&config, listen, admin);
-        Proxy { process, listen, admin, data, config }
+        Proxy {
+            process,
+            listen,
+            admin,
+            data,
+            config,
+        }
     }
 
     fn run(config: &Path, listen: SocketAddr, admin: SocketAddr) -> Process {
@@ -210,9 +238,13 @@ impl Proxy {
         };
         files.retain(|path| path.extension().is_some_and(|it| it == "jsonl"));
         files.sort();
-        let texts = files.iter().map(|path| std::fs::read_to_string(path).unwrap());
+        let texts = files
+            .iter()
+            .map(|path| std::fs::read_to_string(path).unwrap());
         let texts: Vec<String> = texts.collect();
         let lines = texts.iter().flat_map(|text| text.lines());
-        lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
+        lines
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
     }
 }

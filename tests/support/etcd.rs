@@ -278,7 +278,11 @@ impl Etcd {
     pub fn grant(&self, ttl_seconds: u32) -> String {
         // "lease 694d5765fc71500b granted with TTL(500s)"
         let text = self.ctl(&["lease", "grant", &ttl_seconds.to_string()]);
-        text.split(' ').nth(1).expect("a lease id").trim_start_matches('0').to_owned()
+        text.split(' ')
+            .nth(1)
+            .expect("a lease id")
+            .trim_start_matches('0')
+            .to_owned()
     }
 
     /// `etcdctl lock NAME`, running.

@@ -11,8 +11,8 @@ SHELL := /bin/bash
 RUST_MIN := 1.92.0
 # Debian keeps servers in sbin, which is not on the path of every user.
 export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
-# Tests find the Python of the virtual environment here.
-export RINGFENCE_TEST_VENV := $(CURDIR)/.venv
+# The Python with boto3, for the tests that need it.
+export RINGFENCE_TEST_PYTHON := $(CURDIR)/.venv/bin/python
 
 # $(call install,COMMAND=PACKAGE ...): installs the packages whose commands are missing.
 define install
@@ -76,7 +76,9 @@ test: test-needs
 check: build-needs
 	cargo fmt --check
 	cargo clippy --quiet --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+	# Module docs speak to readers of the code: they may link to what is private.
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" \
+	    cargo doc --quiet --no-deps --document-private-items
 	cargo test --quiet --test tidy
 	if command -v cargo-deny >/dev/null; then
 	    cargo deny --log-level error check

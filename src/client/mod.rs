@@ -8,11 +8,14 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let client = Client::new(["http://lockd-1:7420", "http://lockd-2:7420"])?;
 //! let session = client.open_session(SessionOptions::default()).await?;
-//! let guard = session.acquire(&LockName::new("orders")?, Wait::AtMost(Duration::from_secs(30))).await?;
+//! let lock = LockName::new("orders")?;
+//! let guard = session.acquire(&lock, Wait::AtMost(Duration::from_secs(30))).await?;
 //!
 //! tokio::select! {
 //!     // Send `guard.ticket()` with every request, as the header `Fencing-Token` for example.
-//!     () = write_orders(guard.ticket()) => guard.release().await?,
+//!     () = write_orders(guard.ticket()) => {
+//!         guard.release().await?;
+//!     }
 //!     lost = guard.lost(Duration::from_secs(3)) => eprintln!("stop now: {lost}"),
 //! }
 //! session.close().await?;

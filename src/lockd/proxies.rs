@@ -1,27 +1,18 @@
 //! The set of registered proxies: small durable records of the store, read linearizably.
 //!
-//! A seal covers every proxy that is registered. A proxy that registers here is in the next seal;
-//! one that registers through another lockd is in it after [`FRESH`] at the latest. In between
-//! nothing unsafe can happen, because the ticket says what its seal covered and a proxy refuses a
-//! ticket that does not name it: its holder acquires again. A proxy that another lockd has taken out of
-//! the set only makes seals fail for as long. So the set need not be read for every grant, which
-//! would cost the store a linearizable read each. Reads that wait at the same time share one, and
-//! over a store that no other process can write to ([`Store::is_exclusive`]) the set that was read
-//! or written last serves without a read.
+//! A seal must cover every proxy that was registered when the grant was made, through whichever
+//! lockd it registered. So each Acquire reads the set after its grant. Reads that wait at the same
+//! time share one, and over a store that no other process can write to
+//! ([`Store::is_exclusive`]) the set that was read or written last serves without a read.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use crate::lock_name::{LockName, LockPattern};
 use crate::store::{Store, StoreError};
-
-/// How long a set that was read serves.
-const FRESH: Duration = Duration::from_millis(500);
 
 /// The part of the store's records that holds proxies.
 const PREFIX: &str = "proxy/";
@@ -109,8 +100,6 @@ struct Known {
     set: Set,
     /// Whether nothing can have changed since: the store is exclusive and nothing was written.
     is_current: bool,
-    /// Until when it serves although another lockd may have written.
-    fresh_until: Option<Instant>,
     /// Counts writes: a read that overlaps one proves nothing.
     writes: u64,
 }
@@ -125,15 +114,6 @@ impl Proxies {
         };
         Proxies {
             shared: Arc::new(reads),
-        }
-    }
-
-    /// The registered proxies, by name, as [`FRESH`] ago or later, and with all that this lockd
-    /// wrote.
-    pub(super) async fn recent(&self) -> Result<Set, StoreError> {
-        match self.shared.recent() {
-            Some(set) => Ok(set),
-            None => self.read().await,
         }
     }
 
@@ -181,20 +161,11 @@ impl Reads {
         known.is_current.then(|| known.set.clone())
     }
 
-    fn recent(&self) -> Option<Set> {
-        let known = self.known();
-        let is_fresh = known
-            .fresh_until
-            .is_some_and(|until| Instant::now() < until);
-        is_fresh.then(|| known.set.clone())
-    }
-
     async fn read_once(self: Arc<Self>) -> Result<Set, StoreError> {
         let _turn = self.one_at_a_time.acquire().await.expect("never closed");
         // The read begins: who asks from now on may have been granted after it, and needs the next.
         self.next.lock().expect("no panic while it is held").take();
         let writes = self.known().writes;
-        let begun = Instant::now();
         let records = self.store.records(PREFIX).await?;
         let mut known = self.known();
         if known.records != records {
@@ -205,9 +176,7 @@ impl Reads {
             known.set = Arc::new(proxies?);
             known.records = records;
         }
-        let is_whole = known.writes == writes;
-        known.is_current = self.store.is_exclusive() && is_whole;
-        known.fresh_until = is_whole.then(|| begun + FRESH);
+        known.is_current = self.store.is_exclusive() && known.writes == writes;
         Ok(known.set.clone())
     }
 
@@ -224,6 +193,5 @@ impl Reads {
         let mut known = self.known();
         known.writes += 1;
         known.is_current = false;
-        known.fresh_until = None;
     }
 }

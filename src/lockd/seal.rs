@@ -88,7 +88,7 @@ enum Round {
 
 async fn seal_once(core: &Core, place: &Place) -> Result<Round, Unsealed> {
     // Again in each round: an operator may have taken a dead proxy out of the set.
-    let registered = core.proxies.recent().await?;
+    let registered = core.proxies.read().await?;
     let proxies: Vec<&Proxy> = registered
         .iter()
         .filter(|p| p.guards(place.lock()))

@@ -198,13 +198,34 @@ impl Proxy {
         );
         std::fs::write(&config, text).unwrap();
         let process = Proxy::run(&config, listen, admin);
-        Proxy {
+        let proxy = Proxy {
             process,
             listen,
             admin,
             data,
             config,
-        }
+        };
+        proxy.wait_until_ready();
+        proxy
+    }
+
+    /// Waits until it is registered: from then on it takes tickets, and grants are sealed by it.
+    pub fn wait_until_ready(&self) {
+        let url = format!("http://{}/readyz", self.admin);
+        eventually("a proxy that is ready", || {
+            let args = [
+                "-s",
+                "-o",
+                "/dev/null",
+                "--noproxy",
+                "*",
+                "-w",
+                "%{http_code}",
+                &url,
+            ];
+            let asked = Command::new("curl").args(args).output().unwrap();
+            asked.stdout == b"200"
+        });
     }
 
     fn run(config: &Path, listen: SocketAddr, admin: SocketAddr) -> Process {
@@ -224,6 +245,7 @@ impl Proxy {
     pub fn kill_and_restart(&mut self) {
         self.process.kill();
         self.start_again();
+        self.wait_until_ready();
     }
 
     pub fn url(&self, path: &str) -> String {

@@ -1,8 +1,8 @@
 //! Connections to the members of an etcd cluster, and which of them is used.
 //!
 //! One member serves everything until it fails a call; then the next one does. Every call says
-//! `hasleader`, so that a member which is cut off from the others refuses at once instead of letting
-//! the call wait (etcd: `WithRequireLeader`).
+//! `hasleader`, so that a member which is cut off from the others refuses at once instead of
+//! letting the call wait (etcd: `WithRequireLeader`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -5,7 +5,7 @@
 //! | key | value | lease |
 //! |---|---|---|
 //! | `<prefix><lock>/<lease in hex>` | [`Claim`] as JSON, or anything (foreign) | the session |
-//! | `<prefix>\0ringfence/attempt/<lock>/<lease in hex>` | last attempt, 16 hex digits | the session |
+//! | `<prefix>\0ringfence/attempt/<lock>/<lease in hex>` | last attempt, 16 digits | the session |
 //! | `<prefix>\0ringfence/record/<name>` | a record | none |
 //! | `<prefix>\0ringfence/token-generation` | [`super::generation::Generations`] | none |
 //!
@@ -15,8 +15,8 @@
 //! **What is an entry.** A key is cut at its last `/`. It is an entry of the lock before the cut
 //! exactly if that is a lock name and the text behind the cut is, in lower-case hexadecimal without
 //! leading zeros, the id of the lease that the key itself is attached to. So a key without a lease,
-//! one attached to another lease than it names, and `a/zz` are no entries; `a/1/<lease>` is an entry
-//! of `a/1` and never one of `a`; and `a/1f` is an entry of `a` if its lease is 0x1f, whatever
+//! one attached to another lease than it names, and `a/zz` are no entries; `a/1/<lease>` is an
+//! entry of `a/1` and never one of `a`; and `a/1f` is an entry of `a` if its lease is 0x1f, whatever
 //! entries the lock `a/1f` has.
 //!
 //! Foreign clients see more: the mutex of etcd's Go library waits for *every* key below `<lock>/`

@@ -62,3 +62,22 @@ fn ctrl_c_ends_cmd_and_the_lock_is_released() {
     assert_eq!(code, 130, "{out}");
     assert!(lockd.is_free("a"));
 }
+
+#[test]
+fn ctrl_z_stops_both_and_fg_goes_on() {
+    let lockd = Lockd::start();
+    let cmd = lock("echo started=$((40+2)); read x; echo got $x; exit 5");
+    // What is typed is echoed too, so what is waited for is built by the shell.
+    let line = format!("{cmd}\n");
+    let typed = [
+        ("ready", line.as_str()),
+        ("started=42", "\x1a"),
+        ("Stopped", "fg\n"),
+        ("Stopped", "one\n"),
+        ("got one", "echo code=$?; exit\n"),
+    ];
+    let shell = "PS1='rea''dy$ ' bash --norc --noprofile -i";
+    let (out, _) = on_terminal(&lockd, shell, &typed);
+    assert!(out.contains("code=5"), "{out}");
+    assert!(lockd.is_free("a"));
+}

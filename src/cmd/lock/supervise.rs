@@ -102,6 +102,8 @@ async fn watch(
                         ended = ending => return ended.map(|()| Outcome::Ended(code)),
                     }
                 }
+                // Somebody stopped CMD, and no terminal: that is between the two of them.
+                Leader::StoppedFromTerminal if !terminal.is_ours() => {}
                 Leader::StoppedFromTerminal => {
                     terminal.stop_self();
                     // The lease went on meanwhile, so it is looked at before CMD goes on.

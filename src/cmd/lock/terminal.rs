@@ -22,6 +22,11 @@ impl Terminal {
         Terminal { ours }
     }
 
+    /// Whether there is a terminal to hand over.
+    pub fn is_ours(&self) -> bool {
+        self.ours
+    }
+
     /// Gives the terminal to the group. The caller lets the group go on then: a process of it that
     /// read too early was stopped by SIGTTIN.
     pub fn give_to(&self, group: Pid) {

@@ -16,7 +16,8 @@
 //! exactly if that is a lock name and the text behind the cut is, in lower-case hexadecimal without
 //! leading zeros, the id of the lease that the key itself is attached to. So a key without a lease,
 //! one attached to another lease than it names, and `a/zz` are no entries; `a/1/<lease>` is an
-//! entry of `a/1` and never one of `a`; and `a/1f` is an entry of `a` if its lease is 0x1f, whatever
+//! entry of `a/1` and never one of `a`; and `a/1f` is an entry of `a` if its lease is 0x1f,
+//! whatever
 //! entries the lock `a/1f` has.
 //!
 //! Foreign clients see more: the mutex of etcd's Go library waits for *every* key below `<lock>/`

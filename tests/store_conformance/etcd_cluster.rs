@@ -159,7 +159,7 @@ async fn restored(version: Version) {
         .await;
     etcd.restore();
     mirror.until(|mirror| mirror.resets == 2).await;
-    assert_eq!(mirror.of("a"), [saved.clone()]);
+    assert_eq!(mirror.of("a"), std::slice::from_ref(&saved));
     assert_eq!(mirror.entries.len(), 1);
     retried(|| store.raise_above(lost.token)).await;
     let (raised, holder) = stand(&store, "a", two, 2).await;

@@ -65,6 +65,8 @@ fn watch_prints_each_holder() {
     assert_eq!(first, json!({ "lock": "a", "holder": null }));
     let mut holder = lockd.start_command(&["lock", "a", "--holder", "job 7"]);
     watch.line_with("job 7");
+    // The watch may tell of the grant before the holder itself has heard of it.
+    holder.first_line();
     holder.signal(Signal::TERM);
     assert_eq!(holder.code(), 0);
     until("it is free again", || {

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringfence::lock_name::LockName;
+use ringfence::protocol::Code;
 use ringfence::proxy::gates::{Claim, Gates, Holds};
 use ringfence::proxy::watermarks::{Opening, Watermarks};
 use ringfence::token::Token;
 
 /// Raises that wait for the disk at once.
-const AT_ONCE: u64 = 8_192;
+const AT_ONCE: u64 = 4_096;
 const IDLE: Duration = Duration::from_millis(500);
 
 fn claim(lock: u64, token: u64) -> Claim {
@@ -35,12 +36,21 @@ fn memory_mib(field: &str) -> u64 {
         / 1024
 }
 
+/// A full queue to the disk is told as busy: then it is tried again, as a client would.
 async fn raise(gates: &Gates, lock: u64) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
-    let settled = gates
-        .settle(&claim(lock, 7), Some(Duration::ZERO), deadline)
-        .await;
-    settled.unwrap_or_else(|refusal| panic!("lock {lock}: {refusal:?}"));
+    loop {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+        match gates
+            .settle(&claim(lock, 7), Some(Duration::ZERO), deadline)
+            .await
+        {
+            Ok(()) => return,
+            Err(refusal) if refusal.code == Code::Busy => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(refusal) => panic!("lock {lock}: {refusal:?}"),
+        }
+    }
 }
 
 #[tokio::main]

@@ -56,6 +56,22 @@ impl Control {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Ready once a permit is revoked while the tail is withheld. The body looks for itself when it
+    /// is asked for more; a backend that takes nothing does not ask.
+    pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        let State {
+            in_flight: Some(in_flight),
+            progress: progress @ Progress::Streaming,
+        } = &mut *state
+        else {
+            return Poll::Pending;
+        };
+        in_flight
+            .poll_revoked(cx)
+            .map(|refusal| *progress = Progress::Refused(refusal))
+    }
+
     /// Ends the streaming, wherever it is, and takes the permits with what was reached.
     pub fn halt(&self) -> (Option<InFlight>, Progress) {
         let mut state = self.lock();

@@ -1,5 +1,9 @@
 //! Backends that discard truncated bodies: the body streams, and its tail is withheld.
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::JoinHandle;
+
 use crate::support::{End, OK, Peer, Setup, World, get, put};
 
 const DISCARDED: &str =
@@ -148,4 +152,67 @@ async fn without_a_body_the_head_is_the_release() {
         .refused(503, "busy");
     backend.send(OK).await;
     assert_eq!(client.reply().await.status, 200);
+}
+
+/// More than the sockets of both sides take.
+const LONG: usize = 24 << 20;
+
+/// A client that sends a long write to a backend that reads the head and then nothing more. What
+/// comes back keeps the connections open.
+async fn stalled(
+    world: &World,
+    ticket: &str,
+) -> (
+    OwnedReadHalf,
+    Peer,
+    JoinHandle<std::io::Result<OwnedWriteHalf>>,
+) {
+    let (reading, mut sending) = world.client().await.stream.into_split();
+    let whole = put("/accounts/7/x", ticket, &"x".repeat(LONG));
+    // Ends when the proxy gives the write up.
+    let task = tokio::spawn(async move {
+        let sent = sending.write_all(whole.as_bytes()).await;
+        // Dropped, it would end the client's side of the connection.
+        sent.map(|()| sending)
+    });
+    let mut backend = world.backend.accept().await;
+    backend.head().await;
+    (reading, backend, task)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_whose_backend_stops_reading_is_revoked_all_the_same() {
+    let world = World::new(&Setup::listener(DISCARDED)).await;
+    let (old, new) = (world.ticket("accounts/7", 1), world.ticket("accounts/7", 2));
+    let _stalled = stalled(&world, &old).await;
+    // Until the buffers on the way are full, the body is still asked for.
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let mut reader = world.client().await;
+    reader.send(get("/accounts/7/x", &new).as_bytes()).await;
+    let mut fresh = world.backend.accept().await;
+    fresh.request().await;
+    fresh.send(OK).await;
+    assert_eq!(reader.reply().await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_write_whose_backend_stops_reading_ends_unknown() {
+    let listener = "in_doubt_hold = \"1s\"\n[listener.limits]\n\
+                    upstream_response_timeout = \"400ms\"";
+    let world = World::new(&Setup::listener(listener)).await;
+    let ticket = world.ticket("accounts/7", 1);
+    let (mut reading, _backend, _task) = stalled(&world, &ticket).await;
+    let mut answer = vec![];
+    let come = tokio::time::timeout(std::time::Duration::from_secs(20), async {
+        while !String::from_utf8_lossy(&answer).contains("unknown") {
+            assert_ne!(reading.read_buf(&mut answer).await.unwrap(), 0);
+        }
+    });
+    come.await
+        .expect("a write that the backend does not read never ends");
+    assert!(
+        answer.starts_with(b"HTTP/1.1 502 "),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
 }

@@ -71,16 +71,7 @@ impl Carrier {
         request: Request<RequestBody>,
         permits: InFlight,
     ) {
-        let mut sent = connection.send(request, self.response_max).await;
-        if let Err(SendError::Unsent(request)) = sent {
-            sent = match self.pool.connect().await {
-                Ok(fresh) => {
-                    connection = fresh;
-                    connection.send(*request, self.response_max).await
-                }
-                Err(_) => Err(SendError::Unsent(request)),
-            };
-        }
+        let sent = self.send(&mut connection, request).await;
         match sent {
             Ok(response) => self.relay(connection, response, permits).await,
             Err(error @ SendError::Unsent(_)) => {
@@ -98,29 +89,30 @@ impl Carrier {
         request: Request<RequestBody>,
         control: Control,
     ) {
-        let mut sent = connection.send(request, self.response_max).await;
-        if let Err(SendError::Unsent(request)) = sent {
-            sent = match self.pool.connect().await {
-                Ok(fresh) => {
-                    connection = fresh;
-                    connection.send(*request, self.response_max).await
-                }
-                Err(_) => Err(SendError::Unsent(request)),
-            };
-        }
+        let sent = {
+            let sending = self.send(&mut connection, request);
+            let revoked = std::future::poll_fn(|cx| control.poll_revoked(cx));
+            tokio::select! {
+                biased;
+                sent = sending => Some(sent),
+                () = revoked => None,
+            }
+        };
         let (permits, progress) = control.halt();
         let Some(permits) = permits else {
             return;
         };
         match (progress, sent) {
-            (Progress::Released, Ok(response)) => self.relay(connection, response, permits).await,
-            (Progress::Released, Err(error)) => self.lose(permits, lost_detail(&error)),
-            (Progress::Streaming, Ok(response)) => {
+            (Progress::Released, Some(Ok(response))) => {
+                self.relay(connection, response, permits).await
+            }
+            (Progress::Released, Some(Err(error))) => self.lose(permits, lost_detail(&error)),
+            (Progress::Streaming, Some(Ok(response))) => {
                 let reply = early_reply(&mut connection, response).await;
                 self.abort(connection, permits, reply);
             }
             // The backend was lost while it lacked the tail: it applies nothing of it.
-            (Progress::Streaming, Err(error)) => {
+            (Progress::Streaming, Some(Err(error))) => {
                 let refusal = Refusal::busy(lost_detail(&error), RETRY_AFTER);
                 let refusal = permits.about(refusal);
                 self.abort(connection, permits, Err(refusal));
@@ -132,6 +124,29 @@ impl Carrier {
                 let refusal = Refusal::malformed("the body ended early");
                 self.abort(connection, permits, Err(refusal));
             }
+            // A revocation leaves a refusal. Without one nothing is known, and so in doubt.
+            (Progress::Released | Progress::Streaming, None) => {
+                self.lose(permits, "the exchange with the backend was given up");
+            }
+        }
+    }
+
+    /// Sends it, on a fresh connection if the one at hand had ended before a byte was written.
+    async fn send(
+        &self,
+        connection: &mut Connection,
+        request: Request<RequestBody>,
+    ) -> Result<Response<Incoming>, SendError> {
+        let request = match connection.send(request, self.response_max).await {
+            Err(SendError::Unsent(request)) => request,
+            sent => return sent,
+        };
+        match self.pool.connect().await {
+            Ok(fresh) => {
+                *connection = fresh;
+                connection.send(*request, self.response_max).await
+            }
+            Err(_) => Err(SendError::Unsent(request)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -15,10 +15,10 @@ use crate::proxy::withheld::Withheld;
 /// Why a body ended early.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body on its way to a backend, and a mark of its end.
+/// A body on its way to a backend, and how far it is.
 pub struct RequestBody {
     kind: Kind,
-    end: End,
+    handing: Handing,
 }
 
 enum Kind {
@@ -31,25 +31,54 @@ enum Kind {
     Withheld(Withheld),
 }
 
-/// Tells when the body has been handed over whole.
+/// Tells how far the handing over of a body is.
+///
+/// Orderings are relaxed: body and reader are polled by one task.
 #[derive(Clone, Default)]
-pub struct End(Option<Arc<AtomicBool>>);
+pub struct Handing(Option<Arc<Handed>>);
 
-impl End {
-    fn pending() -> End {
-        End(Some(Arc::default()))
+#[derive(Default)]
+struct Handed {
+    /// How often the body was asked for more: then the backend's side had room.
+    asked: AtomicU64,
+    /// The last time, the client had nothing.
+    client_waited_for: AtomicBool,
+    ended: AtomicBool,
+}
+
+impl Handing {
+    fn pending() -> Handing {
+        Handing(Some(Arc::default()))
     }
 
-    /// Whether it has. Relaxed: body and reader are polled by one task.
-    pub fn has_come(&self) -> bool {
+    /// Whether the body has been handed over whole.
+    pub fn has_ended(&self) -> bool {
         self.0
             .as_ref()
-            .is_none_or(|come| come.load(Ordering::Relaxed))
+            .is_none_or(|it| it.ended.load(Ordering::Relaxed))
     }
 
-    fn come(&self) {
-        if let Some(come) = &self.0 {
-            come.store(true, Ordering::Relaxed);
+    /// Changes whenever the backend's side takes something.
+    pub fn asked(&self) -> u64 {
+        self.0
+            .as_ref()
+            .map_or(0, |it| it.asked.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is the client, not the backend, that holds it up.
+    pub fn waits_for_client(&self) -> bool {
+        let waits = |it: &Arc<Handed>| it.client_waited_for.load(Ordering::Relaxed);
+        !self.has_ended() && self.0.as_ref().is_some_and(waits)
+    }
+
+    fn note(&self, client_waited_for: bool, ended: bool) {
+        if let Some(it) = &self.0 {
+            it.asked.fetch_add(1, Ordering::Relaxed);
+            it.client_waited_for
+                .store(client_waited_for, Ordering::Relaxed);
+            if ended {
+                it.ended.store(true, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -59,7 +88,7 @@ impl RequestBody {
     pub fn empty() -> RequestBody {
         RequestBody {
             kind: Kind::Empty,
-            end: End::default(),
+            handing: Handing::default(),
         }
     }
 
@@ -69,7 +98,7 @@ impl RequestBody {
             true => RequestBody::empty(),
             false => RequestBody {
                 kind: Kind::Streamed(body),
-                end: End::pending(),
+                handing: Handing::pending(),
             },
         }
     }
@@ -78,7 +107,7 @@ impl RequestBody {
     pub fn held(body: HeldBody) -> RequestBody {
         RequestBody {
             kind: Kind::Held(body),
-            end: End::pending(),
+            handing: Handing::pending(),
         }
     }
 
@@ -86,12 +115,12 @@ impl RequestBody {
     pub fn withheld(body: Withheld) -> RequestBody {
         RequestBody {
             kind: Kind::Withheld(body),
-            end: End::pending(),
+            handing: Handing::pending(),
         }
     }
 
-    pub(super) fn end(&self) -> End {
-        self.end.clone()
+    pub(super) fn handing(&self) -> Handing {
+        self.handing.clone()
     }
 }
 
@@ -110,12 +139,10 @@ impl Body for RequestBody {
             Kind::Held(body) => Pin::new(body).poll_frame(cx),
             Kind::Withheld(body) => Pin::new(body).poll_frame(cx),
         };
-        let frame = ready!(frame);
         // hyper does not poll for the end of a body whose length it knows.
-        if frame.is_none() || me.is_end_stream() {
-            me.end.come();
-        }
-        Poll::Ready(frame)
+        let ended = matches!(frame, Poll::Ready(None)) || me.is_end_stream();
+        me.handing.note(frame.is_pending(), ended);
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -55,14 +55,16 @@ impl Connection {
         })
     }
 
-    /// Sends a request and waits for the head of its response. `response_max` counts from the
-    /// moment at which the body has been handed over.
+    /// Sends a request and waits for the head of its response. `response_max` bounds the silence of
+    /// the backend: it counts from the moment at which the backend last took a part of the body,
+    /// or had all of it, and not while the client is waited for.
     pub async fn send(
         &mut self,
         request: Request<RequestBody>,
         response_max: Duration,
     ) -> Result<Response<Incoming>, SendError> {
-        let body_end = request.body().end();
+        let handing = request.body().handing();
+        let mut asked = handing.asked();
         let Connection {
             sender,
             driver,
@@ -76,7 +78,7 @@ impl Connection {
             drive(driver, ended, cx);
             match response.as_mut().poll(cx) {
                 Poll::Ready(Ok(response)) => {
-                    *early = !body_end.has_come();
+                    *early = !handing.has_ended();
                     return Poll::Ready(Ok(response));
                 }
                 Poll::Ready(Err(mut error)) => {
@@ -87,7 +89,10 @@ impl Connection {
                 }
                 Poll::Pending => {}
             }
-            if patience.is_none() && body_end.has_come() {
+            if handing.waits_for_client() {
+                patience.set(None);
+            } else if patience.is_none() || handing.asked() != asked {
+                asked = handing.asked();
                 patience.set(Some(tokio::time::sleep(response_max)));
             }
             match patience.as_mut().as_pin_mut().map(|sleep| sleep.poll(cx)) {

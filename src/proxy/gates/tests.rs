@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use tokio::time::Instant;
 
 use super::{Claim, Gates, Holds};
 use crate::lock_name::{LockName, LockPattern};
 use crate::protocol::refusal::Code;
-use crate::proxy::watermarks::{Opening, Watermarks, WatermarksThread};
+use crate::proxy::watermarks::{Opening, QUEUE_CHANGES_MAX, Watermarks, WatermarksThread, What};
 use crate::token::Token;
 
 const HOLD: Duration = Duration::from_secs(3600);
@@ -215,4 +216,57 @@ async fn retiring_while_others_present_never_lets_two_tokens_in() {
     while let Some(ended) = tasks.join_next().await {
         ended.unwrap();
     }
+}
+
+/// Keeps the store's thread from writing until what it returns is dropped.
+fn stall(gates: &Gates) -> std::sync::mpsc::SyncSender<()> {
+    let (go_on, stalled) = std::sync::mpsc::sync_channel::<()>(0);
+    let (told, begun) = std::sync::mpsc::sync_channel::<()>(1);
+    let done = move |_| {
+        told.send(()).unwrap();
+        // Ends with an error when the other side is dropped.
+        let _ = stalled.recv();
+    };
+    gates
+        .inner
+        .watermarks
+        .submit(What::Confirmed(true), Box::new(done));
+    begun.recv().unwrap();
+    go_on
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_eviction_of_many_leaves_room_for_raises() {
+    const LOCKS: usize = QUEUE_CHANGES_MAX + 1_000;
+    let mut store = Store::new();
+    let gates = store.start(true);
+    let long = Instant::now() + Duration::from_secs(120);
+    let all = futures::stream::iter(0..LOCKS).map(|lock| {
+        let lock = LockName::new(&format!("many/{lock}")).unwrap();
+        let (gates, claim) = (gates.clone(), Claim { lock, ..claim(1) });
+        async move { gates.settle(&claim, None, long).await }
+    });
+    let settled: Vec<_> = all.buffer_unordered(4096).collect().await;
+    assert!(settled.iter().all(Result::is_ok));
+
+    let stalled = stall(&gates);
+    let eviction = tokio::spawn(gates.clone().run_eviction(Duration::from_millis(1)));
+    let mut left = LOCKS;
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let now = gates.inner.slots.len();
+        if now < LOCKS && now == left {
+            break;
+        }
+        left = now;
+    }
+    let raising = tokio::spawn({
+        let gates = gates.clone();
+        async move { gates.settle(&claim(1), None, long).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(stalled);
+    let raised = raising.await.unwrap();
+    assert!(raised.is_ok(), "busy while idle gates leave: {raised:?}");
+    eviction.abort();
 }

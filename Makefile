@@ -54,7 +54,7 @@ dev: build-needs
 
 test-needs: build-needs
 	$(call install,etcd=etcd-server etcdctl=etcd-client nginx=nginx-light haproxy=haproxy \
-	    wrk=wrk ps=procps curl=curl python3=python3)
+	    wrk=wrk ps=procps curl=curl python3=python3 strace=strace)
 	# Debian's python3 comes without the module that makes virtual environments.
 	if ! python3 -c 'import ensurepip' 2>/dev/null; then
 	    $(call install,no-such-command=python3-venv)

@@ -12,10 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use time::Date;
 use tokio::sync::watch;
+
+use crate::clock;
 
 use super::log::Log;
 use super::record::{LINE_BYTES_MAX, Record, utc, write_loss_line};
@@ -103,7 +105,7 @@ impl AuditWriter {
         };
         std::fs::create_dir_all(dir).map_err(failed)?;
         let mut log = Log::new(dir.into(), limits.file_bytes_max, limits.files_max);
-        log.prepare(utc(unix_ms_now()).date()).map_err(failed)?;
+        log.prepare(utc(clock::unix_ms()).date()).map_err(failed)?;
 
         let (queue, records) = sync_channel(limits.queue_records_max);
         let (batches, batches_seen) = watch::channel(0);
@@ -220,7 +222,7 @@ impl Work {
                 Ok(Message::Record(record)) => self.gather(&record),
                 Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    self.begin_batch(unix_ms_now());
+                    self.begin_batch(clock::unix_ms());
                     self.flush();
                     continue;
                 }
@@ -231,7 +233,7 @@ impl Work {
                 break;
             }
         }
-        self.begin_batch(unix_ms_now());
+        self.begin_batch(clock::unix_ms());
         self.flush();
         if let Err(error) = self.log.sync() {
             tracing::error!(%error, "audit files may lack their last lines after a power cut");
@@ -309,13 +311,6 @@ impl Work {
             _ => {}
         }
     }
-}
-
-fn unix_ms_now() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -33,9 +33,9 @@ use tokio::time::Instant;
 use self::client::{ReadSide, WriteSide};
 use self::gate::Admission;
 use self::read::{Arrival, BodyLimits};
-use super::gates::Gates;
+use super::gates::{Gates, LastGate};
 use super::shadows::Shadows;
-use super::tickets::Tickets;
+use super::tickets::{LastTicket, Tickets};
 use super::upstream::Pool;
 use super::wire::{Patience, Sink, Source};
 use crate::audit::{AuditWriter, Excerpt, Record};
@@ -112,6 +112,8 @@ pub(super) struct Session {
     /// The client waits for `100 Continue` before it sends the body.
     awaits_continue: bool,
     response: ResponseHead,
+    last_ticket: LastTicket,
+    last_gate: LastGate,
     patience: Patience,
     /// Ready when the proxy shuts down.
     ending: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
@@ -172,6 +174,8 @@ impl Session {
             body: BodyReader::EMPTY,
             awaits_continue: false,
             response: ResponseHead::default(),
+            last_ticket: LastTicket::default(),
+            last_gate: LastGate::default(),
             patience: Patience::new(read::HEAD_MAX),
             ending: Box::pin(async move { accept::ending(&mut shutdown).await }),
             door,
@@ -226,7 +230,7 @@ impl Session {
         let deadline = Instant::now() + self.door.listening.config.admit_deadline;
         let mut held = None;
         let decided = self.classify(head, &mut held, asked, deadline).await?;
-        let admission = self.door.admit(&decided, deadline).await?;
+        let admission = self.admit(&decided, deadline).await?;
         self.forward(head, held, decided.kind, admission).await
     }
 

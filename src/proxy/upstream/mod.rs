@@ -58,16 +58,25 @@ impl Pool {
 
     /// A kept connection that is still open, or a new one.
     pub async fn get(&self) -> Result<Connection, ConnectError> {
-        match self.kept() {
+        match self.kept(Connection::is_quiet) {
             Some(connection) => Ok(connection),
             None => self.connect().await,
         }
     }
 
-    fn kept(&self) -> Option<Connection> {
+    /// The same for a request that may be sent again: a kept connection that ends just now is found
+    /// out by it.
+    pub async fn get_for_read(&self) -> Result<Connection, ConnectError> {
+        match self.kept(Connection::was_quiet) {
+            Some(connection) => Ok(connection),
+            None => self.connect().await,
+        }
+    }
+
+    fn kept(&self, is_usable: impl Fn(&Connection) -> bool) -> Option<Connection> {
         let mut idle = self.lock();
         while let Some(connection) = idle.pop() {
-            if connection.idle_since.elapsed() < IDLE_MAX && connection.is_quiet() {
+            if connection.idle_since.elapsed() < IDLE_MAX && is_usable(&connection) {
                 return Some(connection);
             }
         }

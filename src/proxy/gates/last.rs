@@ -31,13 +31,14 @@ impl LastGate {
 
     /// Whether the claim is for this gate and settled there.
     pub(super) fn is_settled(&mut self, claim: &Claim) -> bool {
-        match self.of(claim) {
-            Some((entry, entrance)) if entrance.permit(claim.token).is_ok() => {
-                entry.touch();
-                true
-            }
-            _ => false,
+        let Some((entry, entrance)) = self.of(claim) else {
+            return false;
+        };
+        let settled = entrance.permit(claim.token).is_ok();
+        if settled {
+            entry.touch();
         }
+        settled
     }
 
     fn of(&mut self, claim: &Claim) -> Option<&mut (Arc<Entry>, Entrance)> {

@@ -87,6 +87,7 @@ impl Session {
         deadline: Instant,
     ) -> Result<Vec<Claim>, Refusal> {
         let mut claims: Vec<Claim> = Vec::with_capacity(class.tickets.len());
+        asked.tickets.reserve_exact(class.tickets.len());
         let tickets = &self.door.listening.tickets;
         for text in &class.tickets {
             let last = &mut self.last_ticket;

@@ -115,8 +115,14 @@ pub(super) struct Session {
     last_ticket: LastTicket,
     last_gate: LastGate,
     patience: Patience,
-    /// Ready when the proxy shuts down.
-    ending: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    /// Wakes the session when the proxy shuts down.
+    ending: Ending,
+}
+
+struct Ending {
+    shutdown: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    /// The task is woken by it.
+    is_set: bool,
 }
 
 /// What becomes of the client's connection after a request.
@@ -177,7 +183,10 @@ impl Session {
             last_ticket: LastTicket::default(),
             last_gate: LastGate::default(),
             patience: Patience::new(read::HEAD_MAX),
-            ending: Box::pin(async move { accept::ending(&mut shutdown).await }),
+            ending: Ending {
+                shutdown: Box::pin(async move { accept::ending(&mut shutdown).await }),
+                is_set: false,
+            },
             door,
         }
     }
@@ -257,10 +266,20 @@ impl Session {
     }
 }
 
+impl Ending {
+    /// Has the task woken when the proxy shuts down; it then asks [`Door::is_ending`].
+    fn set(&mut self, cx: &mut std::task::Context<'_>) {
+        if !std::mem::replace(&mut self.is_set, true) {
+            // Ready: the door says so too.
+            let _ = self.shutdown.as_mut().poll(cx);
+        }
+    }
+}
+
 impl Door {
     fn is_ending(&self) -> bool {
         // An error means that the sender is gone: the end as well.
-        self.shutdown.has_changed().unwrap_or(true) || *self.shutdown.borrow()
+        self.shutdown.has_changed().unwrap_or(true)
     }
 
     fn audit(&self, refusal: &Refusal, asked: &Asked<'_>) {

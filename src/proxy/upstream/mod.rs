@@ -4,7 +4,8 @@
 //! - a connection carries one exchange at a time and comes back only after the whole response;
 //!   after an abort, an error or an early response it is dropped;
 //! - a kept connection is looked at right before its next use: one that the backend has closed, or
-//!   has written to unasked, is dropped.
+//!   has written to unasked, is dropped. For a write the kernel is asked; for a read, which may be
+//!   sent again, what the runtime has heard of the socket will do.
 
 mod connection;
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence::config::{Mode, ProxyConfig, TicketSource, TruncatedBody, Trust};
-use ringfence::protocol::{Classified, Head, Kind, Listener};
+use ringfence::protocol::{Classified, Fields, Head, Kind, Listener};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy-config")
@@ -19,7 +19,7 @@ fn locks(listener: &Listener, method: &str, target: &str) -> (Kind, Vec<String>)
         method,
         target: target.as_bytes(),
         authority: None,
-        headers: ringfence::protocol::Fields::Pairs(&[]),
+        headers: Fields::Pairs(&[]),
     };
     match listener.classify(&head) {
         Ok(Classified::Ready(class)) => (

@@ -31,22 +31,6 @@ pub enum Fields<'h> {
     Lines(&'h [u8], &'h [Line]),
 }
 
-impl<'h> Fields<'h> {
-    fn try_each(
-        self,
-        mut take: impl FnMut(&'h str, &'h [u8]) -> Result<(), Refusal>,
-    ) -> Result<(), Refusal> {
-        match self {
-            Fields::Pairs(pairs) => pairs.iter().try_for_each(|(name, value)| take(name, value)),
-            Fields::Lines(bytes, lines) => lines.iter().try_for_each(|line| {
-                // Names are tokens: what is none is taken for the empty name, which is refused.
-                let name = std::str::from_utf8(line.name(bytes)).unwrap_or_default();
-                take(name, line.value(bytes))
-            }),
-        }
-    }
-}
-
 /// The header that carries tickets, in lower case.
 pub const TICKET_HEADER: &str = "fencing-token";
 
@@ -83,8 +67,20 @@ pub(super) fn scan<'h>(head: &Head<'h>) -> Result<Facts<'h>, Refusal> {
         ));
     }
     let mut facts = Facts::default();
-    head.headers
-        .try_each(|name, value| scan_field(&mut facts, name, value))?;
+    match head.headers {
+        Fields::Pairs(pairs) => {
+            for &(name, value) in pairs {
+                check_field(name, value)?;
+                note_field(&mut facts, name.as_bytes(), value)?;
+            }
+        }
+        // Checked when they were read.
+        Fields::Lines(bytes, lines) => {
+            for line in lines {
+                note_field(&mut facts, line.name(bytes), line.value(bytes))?;
+            }
+        }
+    }
     if facts.content_lengths > 0 && facts.transfer_encodings > 0 {
         // RFC 9112 6.3: the two together are an attempt to smuggle.
         return Err(Refusal::malformed(
@@ -97,7 +93,7 @@ pub(super) fn scan<'h>(head: &Head<'h>) -> Result<Facts<'h>, Refusal> {
     Ok(facts)
 }
 
-fn scan_field<'h>(facts: &mut Facts<'h>, name: &'h str, value: &'h [u8]) -> Result<(), Refusal> {
+fn check_field(name: &str, value: &[u8]) -> Result<(), Refusal> {
     if !is_token(name) {
         return Err(Refusal::malformed("a header's name is not a token"));
     }
@@ -108,6 +104,10 @@ fn scan_field<'h>(facts: &mut Facts<'h>, name: &'h str, value: &'h [u8]) -> Resu
             name.to_ascii_lowercase()
         )));
     }
+    Ok(())
+}
+
+fn note_field<'h>(facts: &mut Facts<'h>, name: &[u8], value: &'h [u8]) -> Result<(), Refusal> {
     // By length first: most fields are decided by one comparison.
     match name.len() {
         2 if same(name, "te") => {}
@@ -131,7 +131,7 @@ fn scan_field<'h>(facts: &mut Facts<'h>, name: &'h str, value: &'h [u8]) -> Resu
             facts.tickets = tickets::parse(value)?;
         }
         // CGI and its heirs read `_` and `-` alike: the backend could take what we do not see.
-        13 if is_ticket_name(name.as_bytes()) => {
+        13 if is_ticket_name(name) => {
             return Err(Refusal::invalid(
                 "the ticket's header is spelled `Fencing-Token`",
             ));
@@ -175,18 +175,18 @@ pub fn is_ticket_name(name: &[u8]) -> bool {
     same_but_underscores(name, TICKET_HEADER)
 }
 
-fn is_method_override(name: &str) -> bool {
+fn is_method_override(name: &[u8]) -> bool {
     [
         "x-http-method",
         "x-method-override",
         "x-http-method-override",
     ]
     .iter()
-    .any(|known| same_but_underscores(name.as_bytes(), known))
+    .any(|known| same_but_underscores(name, known))
 }
 
-fn same(name: &str, known: &str) -> bool {
-    name.eq_ignore_ascii_case(known)
+fn same(name: &[u8], known: &str) -> bool {
+    name.eq_ignore_ascii_case(known.as_bytes())
 }
 
 fn same_but_underscores(name: &[u8], known: &str) -> bool {

@@ -228,11 +228,13 @@ pub async fn within<T>(max: Duration, future: impl Future<Output = T>) -> io::Re
     .await
 }
 
-/// A timer for one wait after the other. The runtime's own is moved only when it fires or is too
-/// late, so that most waits cost no more than a look at the clock.
+/// A timer for one wait after the other, all of one task. The runtime's own is moved only when it
+/// fires or is too late, so that most waits cost no more than a look at the clock.
 pub struct Patience {
     sleep: Pin<Box<Sleep>>,
     deadline: Instant,
+    /// The task is woken when `sleep` ends.
+    is_set: bool,
 }
 
 impl Patience {
@@ -242,6 +244,7 @@ impl Patience {
         Patience {
             sleep: Box::pin(tokio::time::sleep_until(deadline)),
             deadline,
+            is_set: false,
         }
     }
 
@@ -249,18 +252,52 @@ impl Patience {
     pub fn start(&mut self, max: Duration) {
         self.deadline = Instant::now() + max;
         if self.sleep.deadline() > self.deadline {
-            self.sleep.as_mut().reset(self.deadline);
+            self.reset();
         }
+    }
+
+    fn reset(&mut self) {
+        self.sleep.as_mut().reset(self.deadline);
+        self.is_set = false;
     }
 
     /// Ready when the time is over.
     pub fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
+            if self.is_set && !self.sleep.is_elapsed() {
+                return Poll::Pending;
+            }
+            self.is_set = true;
             ready!(self.sleep.as_mut().poll(cx));
             if self.sleep.deadline() >= self.deadline {
                 return Poll::Ready(());
             }
-            self.sleep.as_mut().reset(self.deadline);
+            self.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Patience;
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    #[tokio::test]
+    async fn patience_ends_when_it_was_last_told_to() {
+        let mut patience = Patience::new(Duration::from_secs(30));
+        for ms in [60, 5, 90, 90, 1] {
+            let begun = Instant::now();
+            patience.start(Duration::from_millis(ms));
+            std::future::poll_fn(|cx| patience.poll_over(cx)).await;
+            let took = begun.elapsed();
+            assert!(took >= Duration::from_millis(ms), "{ms} ms: {took:?}");
+            assert!(took < Duration::from_secs(10), "{ms} ms: {took:?}");
+            // One that is given up leaves nothing behind.
+            patience.start(Duration::from_secs(20));
+            let given_up = std::future::poll_fn(|cx| patience.poll_over(cx));
+            let given_up = tokio::time::timeout(Duration::from_millis(1), given_up).await;
+            assert!(given_up.is_err());
         }
     }
 }

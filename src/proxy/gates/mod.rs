@@ -12,6 +12,7 @@
 //! It leaves to others: whether the ticket is genuine (`tickets`), what a refusal looks like.
 
 mod entry;
+mod last;
 mod load;
 mod retire;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use crate::protocol::Refusal;
 use crate::token::Token;
 
 pub use entry::Entry;
+pub use last::LastGate;
 
 /// Most gates in memory.
 pub const GATES_MAX: usize = 1_000_000;
@@ -172,17 +174,27 @@ impl Gates {
     }
 
     /// Permits for all claims (sorted by lock, each lock once), or why not. Waits until `deadline`.
+    /// `last` remembers the gate for the next time.
     pub async fn admit(
         &self,
         claims: &[Claim],
+        last: &mut LastGate,
         hold: Duration,
         deadline: Instant,
     ) -> Result<InFlight, Refusal> {
         if self.inner.doubts.count() >= DOUBTS_MAX {
             return Err(Refusal::busy("too many writes are in doubt", RETRY_AFTER));
         }
+        if let [claim] = claims
+            && let Some(permit) = last.permit(claim, hold)
+        {
+            return Ok(InFlight::new(vec![permit], hold));
+        }
         for _ in 0..ROUNDS_MAX {
             if let Some(permits) = self.try_admit(claims, hold) {
+                if let [(_, entry)] = permits.as_slice() {
+                    last.remember(entry);
+                }
                 return Ok(InFlight::new(permits, hold));
             }
             // Each is settled while no permit is held, so that nobody waits while holding.
@@ -208,6 +220,29 @@ impl Gates {
             permits.push((entry.gate.permit(claim.token).ok()?, Arc::clone(entry)));
         }
         Some(permits)
+    }
+
+    /// Settles what a read presents. `last` remembers the gate for the next time.
+    pub async fn settle_all(
+        &self,
+        claims: &[Claim],
+        last: &mut LastGate,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        if let [claim] = claims
+            && last.is_settled(claim)
+        {
+            return Ok(());
+        }
+        for claim in claims {
+            self.settle(claim, None, deadline).await?;
+        }
+        if let [claim] = claims
+            && let Some(entry) = self.loaded(&claim.lock)
+        {
+            last.remember(&entry);
+        }
+        Ok(())
     }
 
     /// Settles one claim and gives nothing: what a read needs. `hold`: writes are to follow.

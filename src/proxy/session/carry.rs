@@ -109,11 +109,16 @@ impl Exchange<'_> {
         let mut reading = std::pin::pin!(read_head(backend, response, head, interim));
         let mut is_counting = false;
         std::future::poll_fn(|cx| {
-            if let Poll::Ready(cut) = upload.as_mut().poll(cx) {
+            // Once all is sent, whether the client stays is asked last: it mostly does.
+            let was_over = sending.is_over();
+            if !was_over && let Poll::Ready(cut) = upload.as_mut().poll(cx) {
                 return Poll::Ready(Err(Lost::Cut(cut)));
             }
             if let Poll::Ready(read) = reading.as_mut().poll(cx) {
                 return Poll::Ready(read);
+            }
+            if was_over && let Poll::Ready(cut) = upload.as_mut().poll(cx) {
+                return Poll::Ready(Err(Lost::Cut(cut)));
             }
             if !sending.is_over() {
                 return Poll::Pending;
@@ -141,11 +146,11 @@ impl Exchange<'_> {
         let relayed = {
             let mut relaying = std::pin::pin!(self.relay_body());
             std::future::poll_fn(|cx| {
-                if let Poll::Ready(_cut) = upload.as_mut().poll(cx) {
-                    // Only what is unfenced is cut: nobody is left to read the response.
-                    return Poll::Ready(Err(()));
+                if let Poll::Ready(relayed) = relaying.as_mut().poll(cx) {
+                    return Poll::Ready(relayed);
                 }
-                relaying.as_mut().poll(cx)
+                // Only what is unfenced is cut: nobody is left to read the response.
+                upload.as_mut().poll(cx).map(|_cut| Err(()))
             })
             .await
         };

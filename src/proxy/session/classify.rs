@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::read::{BodyLimits, cannot_hold};
-use super::{Asked, Door, Session};
+use super::{Asked, Session};
 use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
 use crate::protocol::http::frame::RequestHead;
@@ -44,7 +44,7 @@ impl Session {
             asked.operation = Some(class.operation.to_owned());
         }
         let claims = match listening.config.trust {
-            Trust::Signed => self.door.signed_claims(&class, asked, deadline).await?,
+            Trust::Signed => self.signed_claims(&class, asked, deadline).await?,
             Trust::Unsigned => unsigned_claims(&class)?,
         };
         Ok(Decided {
@@ -79,18 +79,19 @@ impl Session {
         *held = Some(HeldBody::from(bytes).with_trailers(trailers));
         class
     }
-}
 
-impl Door {
     async fn signed_claims(
-        &self,
+        &mut self,
         class: &RequestClass<'_>,
         asked: &mut Asked<'_>,
         deadline: Instant,
     ) -> Result<Vec<Claim>, Refusal> {
         let mut claims: Vec<Claim> = Vec::with_capacity(class.tickets.len());
+        asked.tickets.reserve_exact(class.tickets.len());
+        let tickets = &self.door.listening.tickets;
         for text in &class.tickets {
-            let ticket: Arc<Ticket> = self.listening.tickets.verify(text, deadline).await?;
+            let last = &mut self.last_ticket;
+            let ticket: Arc<Ticket> = tickets.verify_again(last, text, deadline).await?;
             let lock = ticket.lock.clone();
             claims.push(Claim {
                 lock,

@@ -77,7 +77,12 @@ impl Session {
             self.invite().await?;
         }
         let may_repeat = kind == Kind::Read && matches!(sent, Sent::Nothing);
-        let connection = self.door.pool.get().await.map_err(unreachable)?;
+        let pool = &self.door.pool;
+        let connection = match may_repeat {
+            true => pool.get_for_read().await,
+            false => pool.get().await,
+        };
+        let connection = connection.map_err(unreachable)?;
         let may_repeat = may_repeat && connection.is_kept;
         match self.exchange(head, connection, sent, None).await {
             Err(Lost::Closed { untouched: true }) if may_repeat => {

@@ -33,9 +33,9 @@ use tokio::time::Instant;
 use self::client::{ReadSide, WriteSide};
 use self::gate::Admission;
 use self::read::{Arrival, BodyLimits};
-use super::gates::Gates;
+use super::gates::{Gates, LastGate};
 use super::shadows::Shadows;
-use super::tickets::Tickets;
+use super::tickets::{LastTicket, Tickets};
 use super::upstream::Pool;
 use super::wire::{Patience, Sink, Source};
 use crate::audit::{AuditWriter, Excerpt, Record};
@@ -112,9 +112,17 @@ pub(super) struct Session {
     /// The client waits for `100 Continue` before it sends the body.
     awaits_continue: bool,
     response: ResponseHead,
+    last_ticket: LastTicket,
+    last_gate: LastGate,
     patience: Patience,
-    /// Ready when the proxy shuts down.
-    ending: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    /// Wakes the session when the proxy shuts down.
+    ending: Ending,
+}
+
+struct Ending {
+    shutdown: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    /// The task is woken by it.
+    is_set: bool,
 }
 
 /// What becomes of the client's connection after a request.
@@ -172,8 +180,13 @@ impl Session {
             body: BodyReader::EMPTY,
             awaits_continue: false,
             response: ResponseHead::default(),
+            last_ticket: LastTicket::default(),
+            last_gate: LastGate::default(),
             patience: Patience::new(read::HEAD_MAX),
-            ending: Box::pin(async move { accept::ending(&mut shutdown).await }),
+            ending: Ending {
+                shutdown: Box::pin(async move { accept::ending(&mut shutdown).await }),
+                is_set: false,
+            },
             door,
         }
     }
@@ -226,7 +239,7 @@ impl Session {
         let deadline = Instant::now() + self.door.listening.config.admit_deadline;
         let mut held = None;
         let decided = self.classify(head, &mut held, asked, deadline).await?;
-        let admission = self.door.admit(&decided, deadline).await?;
+        let admission = self.admit(&decided, deadline).await?;
         self.forward(head, held, decided.kind, admission).await
     }
 
@@ -253,10 +266,20 @@ impl Session {
     }
 }
 
+impl Ending {
+    /// Has the task woken when the proxy shuts down; it then asks [`Door::is_ending`].
+    fn set(&mut self, cx: &mut std::task::Context<'_>) {
+        if !std::mem::replace(&mut self.is_set, true) {
+            // Ready: the door says so too.
+            let _ = self.shutdown.as_mut().poll(cx);
+        }
+    }
+}
+
 impl Door {
     fn is_ending(&self) -> bool {
         // An error means that the sender is gone: the end as well.
-        self.shutdown.has_changed().unwrap_or(true) || *self.shutdown.borrow()
+        self.shutdown.has_changed().unwrap_or(true)
     }
 
     fn audit(&self, refusal: &Refusal, asked: &Asked<'_>) {

@@ -94,7 +94,8 @@ impl Session {
             if let Poll::Ready(read) = self.reader.poll_fill(cx, bytes_max) {
                 return Poll::Ready(Waited::Read(read));
             }
-            if is_idle && self.ending.as_mut().poll(cx).is_ready() {
+            self.ending.set(cx);
+            if is_idle && self.door.is_ending() {
                 return Poll::Ready(Waited::Ending);
             }
             self.patience.poll_over(cx).map(|()| Waited::Over)

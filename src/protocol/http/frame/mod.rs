@@ -13,6 +13,8 @@ mod body;
 mod chunked;
 mod explain;
 mod lines;
+#[cfg(test)]
+mod oracle;
 mod request;
 mod response;
 #[cfg(test)]

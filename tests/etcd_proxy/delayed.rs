@@ -26,11 +26,18 @@ async fn a_write_behind_the_seal_is_refused_by_etcd() {
         });
         wire.wait_until_held().await;
         let mut new = b.client().await;
-        let read = new.range(with(get("orders"), &[&two])).await.unwrap().into_inner();
+        let read = new
+            .range(with(get("orders"), &[&two]))
+            .await
+            .unwrap()
+            .into_inner();
         assert_eq!(read.kvs[0].value, "1");
         wire.let_go();
         let told = refused(late.await.unwrap(), Code::FailedPrecondition, "stale");
-        assert_eq!((told["token"].as_str(), told["watermark"].as_str()), ("1", "2"));
+        assert_eq!(
+            (told["token"].as_str(), told["watermark"].as_str()),
+            ("1", "2")
+        );
         assert_eq!(world.value("orders").await.as_deref(), Some("1"));
         new.put(with(put("orders", "2"), &[&two])).await.unwrap();
     }
@@ -57,9 +64,9 @@ async fn a_write_of_a_killed_proxy_is_refused_by_etcd() {
     let b = world.proxy("b", JOBS);
     let mut new = b.client().await;
     new.range(with(get("orders"), &[&two])).await.unwrap();
-    let revision = |response: &tonic::Response<ringfence::etcd_proto::etcdserverpb::PutResponse>| {
-        response.get_ref().header.as_ref().unwrap().revision
-    };
+    let revision = |response: &tonic::Response<
+        ringfence::etcd_proto::etcdserverpb::PutResponse,
+    >| { response.get_ref().header.as_ref().unwrap().revision };
     let before = revision(&new.put(with(put("orders", "2"), &[&two])).await.unwrap());
     wire.let_go();
     // What the first had sent arrives now. A write after it shows that nothing was between.
@@ -69,7 +76,11 @@ async fn a_write_of_a_killed_proxy_is_refused_by_etcd() {
     // And the first one starts again at once: nothing is in doubt.
     let a = Process::start(&world, "a", &config, false);
     let mut old = a.client().await;
-    refused(old.put(with(put("orders", "x"), &[&one])).await, Code::FailedPrecondition, "stale");
+    refused(
+        old.put(with(put("orders", "x"), &[&one])).await,
+        Code::FailedPrecondition,
+        "stale",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,7 +121,11 @@ async fn a_write_whose_answer_is_lost_is_unknown_and_holds_nobody_up() {
     world.etcd.kill(0);
     let told = refused(lost.await.unwrap(), Code::Unknown, "unknown");
     assert_eq!(told["outcome"], "unknown");
-    refused(client.put(with(put("orders", "x"), &[&one])).await, Code::Unavailable, "busy");
+    refused(
+        client.put(with(put("orders", "x"), &[&one])).await,
+        Code::Unavailable,
+        "busy",
+    );
     world.etcd.restart(0);
     client.put(with(put("orders", "2"), &[&two])).await.unwrap();
 }

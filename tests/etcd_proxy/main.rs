@@ -2,6 +2,7 @@
 
 mod ctl;
 mod delayed;
+mod drivers;
 #[path = "../support/etcd.rs"]
 mod etcd;
 mod fenced;

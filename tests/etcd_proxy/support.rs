@@ -65,7 +65,11 @@ impl World {
             key: SigningKey::generate(),
             dir: tempfile::tempdir().unwrap(),
         };
-        std::fs::write(world.dir.path().join("keys"), world.key.verifying().to_text()).unwrap();
+        std::fs::write(
+            world.dir.path().join("keys"),
+            world.key.verifying().to_text(),
+        )
+        .unwrap();
         world
     }
 
@@ -182,9 +186,10 @@ impl Running {
     pub async fn audited(&self, code: &str, operation: &str) -> serde_json::Value {
         soon(&format!("an audit line {code} {operation}"), async {
             loop {
-                let found = self.audit().into_iter().find(|line| {
-                    line["code"] == code && line["operation"] == operation
-                });
+                let found = self
+                    .audit()
+                    .into_iter()
+                    .find(|line| line["code"] == code && line["operation"] == operation);
                 match found {
                     Some(line) => return line,
                     None => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -199,7 +204,9 @@ impl Running {
 pub fn with<T>(message: T, tickets: &[&str]) -> Request<T> {
     let mut request = Request::new(message);
     for ticket in tickets {
-        request.metadata_mut().append("fencing-token", ticket.parse().unwrap());
+        request
+            .metadata_mut()
+            .append("fencing-token", ticket.parse().unwrap());
     }
     request
 }
@@ -302,7 +309,12 @@ impl Wire {
 
     /// Waits until the proxy has sent something that is held.
     pub async fn wait_until_held(&mut self) {
-        soon("bytes that are held", self.waiting.wait_for(|count| *count > 0)).await.unwrap();
+        soon(
+            "bytes that are held",
+            self.waiting.wait_for(|count| *count > 0),
+        )
+        .await
+        .unwrap();
     }
 
     pub fn let_go(&self) {
@@ -371,7 +383,9 @@ impl Process {
     }
 
     pub fn signal(&self, signal: &str) {
-        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        let status = Command::new("kill")
+            .args([signal, &self.child.id().to_string()])
+            .status();
         assert!(status.expect("kill runs").success());
     }
 
@@ -403,7 +417,12 @@ pub fn etcdctl_with(address: &str, args: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("etcdctl runs");
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
     child.wait_with_output().unwrap()
 }
 

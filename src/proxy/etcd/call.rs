@@ -5,6 +5,7 @@ use hyper::header::HeaderMap;
 use tokio::time::Instant;
 
 use super::body::ToClient;
+use super::claims::Admitted;
 use super::door::{Door, Heard};
 use super::floors::TXN;
 use super::upstream::{Lost, Unary};
@@ -27,10 +28,10 @@ impl Door {
         &self,
         heard: Heard,
         call: &Call<'_>,
-        claims: &[Claim],
+        admitted: &Admitted,
         deadline: Instant,
     ) -> Result<Response<ToClient>, Refusal> {
-        let keys = &self.rules().keys;
+        let (keys, claims) = (&self.rules().keys, admitted.claims());
         let fences = self.fences(claims);
         let Some(rewritten) = call.rewrite(keys, &fences) else {
             return self.pass(heard, call.kind).await;
@@ -57,9 +58,10 @@ impl Door {
     /// What a call without a transaction presents is compared before it: it changes no guarded key.
     pub(super) async fn check_floors(
         &self,
-        claims: &[Claim],
+        admitted: &Admitted,
         deadline: Instant,
     ) -> Result<(), Refusal> {
+        let claims = admitted.claims();
         let fences = self.fences(claims);
         if fences.is_empty() {
             return Ok(());

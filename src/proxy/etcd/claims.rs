@@ -1,4 +1,4 @@
-//! Which genuine tickets a call carries, in its metadata.
+//! Which genuine tickets a call carries, in its metadata, and whether the gates let them pass.
 
 use std::sync::Arc;
 
@@ -9,8 +9,9 @@ use super::Asked;
 use super::door::Door;
 use crate::config::Trust;
 use crate::lock_name::LockName;
+use crate::protocol::etcd::Call;
 use crate::protocol::head::{TICKET_HEADER, is_ticket_name};
-use crate::protocol::{Refusal, tickets};
+use crate::protocol::{Kind, Refusal, tickets};
 use crate::proxy::gates::Claim;
 use crate::ticket::Ticket;
 use crate::token::Token;
@@ -37,7 +38,54 @@ pub fn tickets(headers: &HeaderMap) -> Result<Vec<&str>, Refusal> {
     }
 }
 
+/// What a call was admitted with: nothing is forwarded without one.
+pub struct Admitted {
+    /// Settled at their gates, and the floors in etcd raised to them; sorted by lock.
+    claims: Vec<Claim>,
+}
+
+impl Admitted {
+    /// On a listener that enforces nothing.
+    pub(super) fn observed() -> Admitted {
+        Admitted { claims: vec![] }
+    }
+
+    /// What was presented and has passed.
+    pub(super) fn claims(&self) -> &[Claim] {
+        &self.claims
+    }
+
+    /// The first of these locks that no ticket is there for.
+    pub(super) fn missing<'l>(&self, locks: &'l [LockName]) -> Option<&'l LockName> {
+        missing(locks, &self.claims)
+    }
+}
+
+/// The first of these locks that no ticket is there for.
+pub fn missing<'l>(locks: &'l [LockName], claims: &[Claim]) -> Option<&'l LockName> {
+    let presented = |lock: &LockName| claims.iter().any(|claim| claim.lock == *lock);
+    locks.iter().find(|lock| !presented(lock))
+}
+
 impl Door {
+    /// Lets a call pass with what it presents, or says why not.
+    pub(super) async fn admit(
+        &self,
+        call: &Call<'_>,
+        claims: Vec<Claim>,
+        deadline: Instant,
+    ) -> Result<Admitted, Refusal> {
+        if call.kind == Kind::Write
+            && let Some(lock) = missing(&call.locks, &claims)
+        {
+            return Err(Refusal::missing(lock.clone()));
+        }
+        for claim in &claims {
+            self.listening.gates.settle(claim, None, deadline).await?;
+        }
+        Ok(Admitted { claims })
+    }
+
     /// What the call presents: sorted by lock, each lock once.
     pub(super) async fn claims(
         &self,

@@ -14,12 +14,12 @@ use hyper::{Method as HttpMethod, Request, Response};
 use tokio::time::Instant;
 
 use super::body::{ToClient, ToEtcd};
+use super::claims::{Admitted, missing};
 use super::frames::{FrameError, Messages, frame};
 use super::upstream::{Backend, Lost};
 use super::{Asked, claims, reply};
 use crate::audit::{Excerpt, Record};
 use crate::config::Mode;
-use crate::lock_name::LockName;
 use crate::protocol::etcd::Call;
 use crate::protocol::etcd::method::{self, Method};
 use crate::protocol::head::TICKET_HEADER;
@@ -63,11 +63,11 @@ impl From<Refusal> for NotServed {
 pub struct Heard {
     pub(super) method: Method,
     pub(super) parts: Parts,
-    pub(super) body: Heardbody,
+    pub(super) body: HeardBody,
 }
 
 /// What a call's body is.
-pub enum Heardbody {
+pub enum HeardBody {
     /// A stream, not read yet.
     Stream(Incoming),
     /// Its one message.
@@ -77,15 +77,15 @@ pub enum Heardbody {
 impl Heard {
     pub(super) fn message(&self) -> Bytes {
         match &self.body {
-            Heardbody::Stream(_) => Bytes::new(),
-            Heardbody::Message(message) => message.clone(),
+            HeardBody::Stream(_) => Bytes::new(),
+            HeardBody::Message(message) => message.clone(),
         }
     }
 
     fn into_request(self) -> Request<ToEtcd> {
         let body = match self.body {
-            Heardbody::Stream(body) => ToEtcd::Stream(body),
-            Heardbody::Message(message) => ToEtcd::whole(frame(&message)),
+            HeardBody::Stream(body) => ToEtcd::Stream(body),
+            HeardBody::Message(message) => ToEtcd::whole(frame(&message)),
         };
         Request::from_parts(self.parts, body)
     }
@@ -157,20 +157,16 @@ impl Door {
         if self.listening.config.mode == Mode::Observe {
             self.observe(call.as_ref(), &presented, asked).await;
             let call = call.ok();
-            return self.forward(heard, call.as_ref(), &[], deadline).await;
+            let observed = Admitted::observed();
+            return self
+                .forward(heard, call.as_ref(), &observed, deadline)
+                .await;
         }
         spelled?;
         let call = call?;
         let claims = self.claims_of(&call, &presented, asked, deadline).await?;
-        if call.kind == Kind::Write
-            && let Some(lock) = missing(&call, &claims)
-        {
-            return Err(Refusal::missing(lock).into());
-        }
-        for claim in &claims {
-            self.listening.gates.settle(claim, None, deadline).await?;
-        }
-        self.forward(heard, Some(&call), &claims, deadline).await
+        let admitted = self.admit(&call, claims, deadline).await?;
+        self.forward(heard, Some(&call), &admitted, deadline).await
     }
 
     async fn claims_of(
@@ -194,7 +190,7 @@ impl Door {
         parts.headers.remove(TICKET_HEADER);
         let inspects = self.rules().inspects(method);
         if !inspects && method != Method::Watch {
-            let body = Heardbody::Stream(body);
+            let body = HeardBody::Stream(body);
             return Ok(Heard {
                 method,
                 parts,
@@ -208,8 +204,8 @@ impl Door {
             return Err(NotServed::Compressed);
         }
         let body = match inspects {
-            true => Heardbody::Message(read_message(body).await?),
-            false => Heardbody::Stream(body),
+            true => HeardBody::Message(read_message(body).await?),
+            false => HeardBody::Stream(body),
         };
         Ok(Heard {
             method,
@@ -223,19 +219,19 @@ impl Door {
         &self,
         heard: Heard,
         call: Option<&Call<'_>>,
-        claims: &[Claim],
+        admitted: &Admitted,
         deadline: Instant,
     ) -> Result<Response<ToClient>, NotServed> {
         let kind = call.map_or(Kind::Write, |call| call.kind);
         match call {
             Some(call) if call.carries_fences() => {
-                Ok(self.forward_kv(heard, call, claims, deadline).await?)
+                Ok(self.forward_kv(heard, call, admitted, deadline).await?)
             }
             Some(call) if call.revokes.is_some() && self.enforces() => {
-                Ok(self.forward_revoke(heard, call, claims, deadline).await?)
+                Ok(self.forward_revoke(heard, call, admitted, deadline).await?)
             }
             _ => {
-                self.check_floors(claims, deadline).await?;
+                self.check_floors(admitted, deadline).await?;
                 self.pass(heard, kind).await.map_err(NotServed::Refused)
             }
         }
@@ -260,8 +256,8 @@ impl Door {
         }
         let fragments = Arc::new(AtomicBool::new(false));
         let body = match heard.body {
-            Heardbody::Stream(body) => ToEtcd::watch(body, Arc::clone(&fragments)),
-            Heardbody::Message(message) => ToEtcd::whole(frame(&message)),
+            HeardBody::Stream(body) => ToEtcd::watch(body, Arc::clone(&fragments)),
+            HeardBody::Message(message) => ToEtcd::whole(frame(&message)),
         };
         let sent = self
             .backend
@@ -305,9 +301,9 @@ impl Door {
             Err(refusal) => return self.audit(&refusal, asked),
         };
         if call.kind == Kind::Write
-            && let Some(lock) = missing(call, &claims)
+            && let Some(lock) = missing(&call.locks, &claims)
         {
-            self.audit(&Refusal::missing(lock), asked);
+            self.audit(&Refusal::missing(lock.clone()), asked);
         }
         for claim in &claims {
             if let Some(watermark) = self.listening.shadows.observe(&claim.lock, claim.token) {
@@ -345,11 +341,6 @@ impl Door {
             },
         });
     }
-}
-
-fn missing(call: &Call<'_>, claims: &[Claim]) -> Option<LockName> {
-    let presented = |lock: &LockName| claims.iter().any(|claim| claim.lock == *lock);
-    call.locks.iter().find(|lock| !presented(lock)).cloned()
 }
 
 /// gRPC's method and media type; etcd takes HTTP/2 requests of other types for its JSON gateway.

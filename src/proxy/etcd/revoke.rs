@@ -6,15 +6,14 @@ use hyper::Response;
 use tokio::time::Instant;
 
 use super::body::ToClient;
+use super::claims::Admitted;
 use super::door::{Door, Heard};
 use super::reply;
 use super::upstream::own_headers;
-use crate::lock_name::LockName;
 use crate::protocol::etcd::answer;
 use crate::protocol::etcd::wire::{self, Malformed, Value};
 use crate::protocol::etcd::{Call, delete_leased};
 use crate::protocol::{Kind, Refusal};
-use crate::proxy::gates::Claim;
 
 /// Keys that one transaction deletes: etcd takes 128 operations unless `--max-txn-ops` says
 /// otherwise, and the comparisons count.
@@ -27,7 +26,7 @@ impl Door {
         &self,
         heard: Heard,
         call: &Call<'_>,
-        claims: &[Claim],
+        admitted: &Admitted,
         deadline: Instant,
     ) -> Result<Response<ToClient>, Refusal> {
         let lease = call.revokes.unwrap_or_default();
@@ -37,13 +36,15 @@ impl Door {
             Err(response) => return Ok(response),
         };
         let (locks, doomed) = self.rules().cover_leased(&keys)?;
-        let presented = |lock: &LockName| claims.iter().any(|claim| claim.lock == *lock);
-        if let Some(lock) = locks.into_iter().find(|lock| !presented(lock)) {
-            return Err(Refusal::missing(lock));
+        if let Some(lock) = admitted.missing(&locks) {
+            return Err(Refusal::missing(lock.clone()));
         }
-        self.check_floors(claims, deadline).await?;
+        self.check_floors(admitted, deadline).await?;
         for doomed in doomed.chunks(KEYS_PER_TXN_MAX) {
-            if let Some(response) = self.delete(&heard, lease, doomed, claims, deadline).await? {
+            if let Some(response) = self
+                .delete(&heard, lease, doomed, admitted, deadline)
+                .await?
+            {
                 return Ok(response);
             }
         }
@@ -90,9 +91,10 @@ impl Door {
         heard: &Heard,
         lease: u64,
         doomed: &[&[u8]],
-        claims: &[Claim],
+        admitted: &Admitted,
         deadline: Instant,
     ) -> Result<Option<Response<ToClient>>, Refusal> {
+        let claims = admitted.claims();
         let txn = delete_leased(&self.rules().keys, &self.fences(claims), lease, doomed);
         for _ in 0..ROUNDS_MAX {
             let unary = self.call_txn(&heard.parts.headers, &txn).await;

@@ -79,7 +79,11 @@ fn proxy(dir: &Path, etcd: &str) -> (Server, String) {
     let config = dir.join("proxy.toml");
     std::fs::write(&config, text).expect("the proxy's configuration");
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfence"));
-    command.arg("proxy").arg("--config").arg(&config).arg("--init");
+    command
+        .arg("proxy")
+        .arg("--config")
+        .arg(&config)
+        .arg("--init");
     let server = Server::start("proxy", &mut command, dir, &[port]);
     (server, format!("127.0.0.1:{port}"))
 }
@@ -158,7 +162,11 @@ async fn main() {
             let mut found: Vec<Vec<Figures>> = WAYS.iter().map(|_| vec![]).collect();
             for _ in 0..rounds {
                 for ((_, way), found) in WAYS.iter().zip(&mut found) {
-                    let address = if *way == Way::Direct { &direct } else { &through };
+                    let address = if *way == Way::Direct {
+                        &direct
+                    } else {
+                        &through
+                    };
                     found.push(load(address, *way, puts, clients, &proxy).await);
                 }
             }

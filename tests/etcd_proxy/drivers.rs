@@ -20,7 +20,11 @@ async fn a_python_driver_works_unchanged() {
             .args([world.ticket("orders", 1), world.ticket("orders", 2)]);
         let output = tokio::task::spawn_blocking(move || command.output());
         let output = output.await.unwrap().expect("python runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         assert_eq!(world.value("orders").await.as_deref(), Some("new"));
     }
 }

@@ -99,12 +99,14 @@ impl Floors {
         let Listener::Etcd(rules) = &listener.rules else {
             return None;
         };
-        if listener.mode == Mode::Observe {
+        let patterns = rules.lock_patterns();
+        // Where nothing is enforced etcd is left as it is.
+        if listener.mode == Mode::Observe || patterns.is_empty() {
             return None;
         }
         Some(Arc::new(Floors {
             listener: listener.name.clone(),
-            patterns: rules.lock_patterns(),
+            patterns,
             keys: rules.keys.clone(),
             backend: Backend::new(
                 listener.upstream.clone(),

@@ -1,5 +1,5 @@
-//! Puts and gets to etcd, directly and through the proxy: unguarded (passed on) and guarded (under a
-//! ticket, with the comparison in etcd's own transaction).
+//! Puts and gets to etcd, directly and through the proxy: unguarded (passed on) and guarded (under
+//! a ticket, with the comparison in etcd's own transaction).
 //!
 //! Clients, proxy and etcd share the machine. How to run it and what it found: benches/README.md.
 

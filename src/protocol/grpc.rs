@@ -1,5 +1,5 @@
-//! Refusals as gRPC statuses with `google.rpc.ErrorInfo` (google/rpc/error_details.proto), as bytes:
-//! small messages that are not worth a dependency.
+//! Refusals as gRPC statuses with `google.rpc.ErrorInfo` (google/rpc/error_details.proto), as
+//! bytes: small messages that are not worth a dependency.
 
 use super::etcd::wire::{put_bytes, put_number};
 use super::refusal::{Code, Refusal};

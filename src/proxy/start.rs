@@ -135,21 +135,11 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     let tickets = Tickets::new(ring, registry.clone(), config.instance.clone(), patterns);
     let tickets = Arc::new(tickets);
 
-    let mut tasks = JoinSet::new();
-    tasks.spawn(gates.doubts().clone().run());
-    tasks.spawn(gates.clone().run_eviction(IDLE_GATE_MAX));
+    let mut tasks = spawn_tasks(&gates, registry, start.unconfirmed);
     if options.init {
         for floors in floors {
             tasks.spawn(floors.make_ready());
         }
-    }
-    if let Some(registry) = registry {
-        tasks.spawn(follow_standing(
-            registry.standing(),
-            gates.clone(),
-            start.unconfirmed,
-        ));
-        tasks.spawn(registry.run());
     }
     let observed = self::patterns(&config, |mode| mode == Mode::Observe);
     let fence = Fence::new(
@@ -190,6 +180,18 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         watermarks: Some(thread),
         _tasks: tasks,
     })
+}
+
+/// Doubts, eviction, registration.
+fn spawn_tasks(gates: &Gates, registry: Option<Registry>, is_new: bool) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(gates.doubts().clone().run());
+    tasks.spawn(gates.clone().run_eviction(IDLE_GATE_MAX));
+    if let Some(registry) = registry {
+        tasks.spawn(follow_standing(registry.standing(), gates.clone(), is_new));
+        tasks.spawn(registry.run());
+    }
+    tasks
 }
 
 struct Shared {

@@ -55,8 +55,8 @@ pub struct Merge {
 pub enum Unwrapped {
     /// The client's response.
     Reply(Vec<u8>),
-    /// A floor is not what it was compared to, and nothing was applied: what each of them is, in the
-    /// order of the fences.
+    /// A floor is not what it was compared to, and nothing was applied: what each of them is, in
+    /// the order of the fences.
     Fenced(Vec<Seen>),
 }
 
@@ -124,8 +124,8 @@ fn floors(outer: &Txn<'_>) -> Result<Vec<Seen>, Malformed> {
     outer.responses.iter().map(seen).collect()
 }
 
-/// What etcd says to a transaction of comparisons alone ([`super::rewrite::check`]): what each floor
-/// is if one is not what it was compared to.
+/// What etcd says to a transaction of comparisons alone ([`super::rewrite::check`]): what each
+/// floor is if one is not what it was compared to.
 pub fn checked(message: &[u8]) -> Result<Option<Vec<Seen>>, Malformed> {
     let outer = txn(message)?;
     match outer.succeeded {

@@ -2,17 +2,17 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `<prefix>floor/<lock>` | the lock's floor: 19 digits; with `u` before them for unsigned tokens |
+//! | `<prefix>floor/<lock>` | the lock's floor: 19 digits, after `u` for unsigned tokens |
 //! | `<prefix>ready` | anything: the fence keys of this etcd were not lost |
 //!
 //! **A write under token t takes effect only while the floor is exactly t.** Not "at most t": a
-//! floor below t would mean that an older holder is not shut out yet, because etcd was put back to an
-//! older state or because the raise to t was never committed. Presenting t raises the floor to t
+//! floor below t would mean that an older holder is not shut out yet, because etcd was put back to
+//! an older state or because the raise to t was never committed. Presenting t raises the floor to t
 //! first, so for the holder the two are the same, and a close (floor t + 1) refuses t itself.
 //!
 //! Floors only rise, and each rise is a transaction that compares what it replaces. The digits are
-//! of a fixed width: as bytes they compare as the numbers do. A key without a value is closed, never
-//! zero: in etcd a comparison of the value of a missing key fails, whatever it asks for.
+//! of a fixed width: as bytes they compare as the numbers do. A key without a value is closed,
+//! never zero: in etcd a comparison of the value of a missing key fails, whatever it asks for.
 //!
 //! Fence keys carry no lease: nothing but a deletion past the proxies ends them.
 

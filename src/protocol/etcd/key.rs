@@ -4,7 +4,7 @@
 //!
 //! | part | stands for |
 //! |---|---|
-//! | `{name}` | one byte or more, up to the next `/` or the byte that follows it in the pattern; captured |
+//! | `{name}` | one byte or more, up to the next `/` or what follows in the pattern; captured |
 //! | `*` | the same, not captured |
 //! | `*` or `**` at the end | the rest of the key, which may be nothing, slashes included |
 //!

@@ -1,5 +1,5 @@
-//! etcd as a protected store: which keys a request writes, which locks guard them, and how the check
-//! of their tokens becomes part of etcd's own transaction.
+//! etcd as a protected store: which keys a request writes, which locks guard them, and how the
+//! check of their tokens becomes part of etcd's own transaction.
 //!
 //! [`method`] says what each method can change; [`request`] reads the messages of the KV service;
 //! [`key`] compares keys and ranges with the rules; [`rewrite`] puts the comparison of the floors
@@ -9,11 +9,11 @@
 //! Decisions:
 //! - all keys that a transaction writes count, in both branches and at any depth, whether they are
 //!   reached or not; a range counts where it *may* hold a key that a rule covers;
-//! - **leases.** A key that is attached to a lease is deleted when the lease ends, whoever holds the
-//!   lock by then: attaching it is a deletion without a token at a time that nobody chooses. Under
-//!   a rule a leased Put is therefore refused, unless `leased_writes = "pass"` says that such keys
-//!   may vanish. `LeaseRevoke` needs the locks of the keys that hang on the lease; they are deleted
-//!   under its tickets before the lease is;
+//! - **leases.** A key that is attached to a lease is deleted when the lease ends, whoever holds
+//!   the lock by then: attaching it is a deletion without a token at a time that nobody chooses.
+//!   Under a rule a leased Put is therefore refused, unless `leased_writes = "pass"` says that such
+//!   keys may vanish. `LeaseRevoke` needs the locks of the keys that hang on the lease; they are
+//!   deleted under its tickets before the lease is;
 //! - **etcd's own recipes** (the lock and election services) write keys that no fence can go with:
 //!   refused where a rule may cover these keys, passed elsewhere;
 //! - **keyless writes** (compaction, members, users, maintenance) have no lock and no transaction:

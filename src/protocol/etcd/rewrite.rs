@@ -3,16 +3,16 @@
 //!
 //! | the client's request | what etcd gets |
 //! |---|---|
-//! | Range, Put, DeleteRange under tickets | `Txn { If floors; Then the operation; Else read the floors }` |
+//! | Range, Put, DeleteRange under tickets | `Txn { If floors; Then it; Else read the floors }` |
 //! | Txn under tickets | the same with the whole Txn as one nested operation |
 //! | a range across the fence keys | its two parts around them, in one transaction |
 //! | a range of fence keys alone | a range in which no key can be |
 //! | all else | what the client sent, byte for byte |
 //!
 //! A range read stays a transaction of reads, which etcd answers without its log. Everything that
-//! the client's messages hold is copied as it came, fields that are not known here included; what is
-//! left out of an edited range is named in `edit_range`. [`Answer`](super::answer::Answer) turns the
-//! response back.
+//! the client's messages hold is copied as it came, fields that are not known here included; what
+//! is left out of an edited range is named in `edit_range`. [`Answer`](super::answer::Answer) turns
+//! the response back.
 
 use std::borrow::Cow;
 

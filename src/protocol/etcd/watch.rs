@@ -1,7 +1,7 @@
 //! Watch responses without the events of fence keys.
 //!
-//! Progress and revisions stay as they are. A response in which nothing is left is not sent on: to a
-//! client it would look like a progress report that nobody asked for. Where the client takes
+//! Progress and revisions stay as they are. A response in which nothing is left is not sent on: to
+//! a client it would look like a progress report that nobody asked for. Where the client takes
 //! responses in fragments it is, since it may be the piece that ends one.
 
 use super::fence::FenceKeys;

@@ -1,7 +1,8 @@
 //! The way to etcd: one HTTP/2 connection, opened when it is needed and again when it was lost.
 //!
-//! Each connection of a client has its own, so that a client that takes nothing of a stream holds up
-//! nobody else. A request is sent again only where the connection ended before it was sent at all.
+//! Each connection of a client has its own, so that a client that takes nothing of a stream holds
+//! up nobody else. A request is sent again only where the connection ended before it was sent at
+//! all.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,8 +27,8 @@ use crate::config::Upstream;
 const PING_EVERY: Duration = Duration::from_secs(10);
 /// How long an answer to it may take.
 const PING_ANSWER_MAX: Duration = Duration::from_secs(10);
-/// What etcd may send on one stream, and in all, before it is taken, in bytes. The second is a large
-/// multiple of the first, so that some streams that nobody reads do not stop the others.
+/// What etcd may send on one stream, and in all, before it is taken, in bytes. The second is a
+/// large multiple of the first, so that some streams that nobody reads do not stop the others.
 pub const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 /// See [`STREAM_WINDOW_BYTES`].
 pub const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;

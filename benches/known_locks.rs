@@ -65,7 +65,7 @@ async fn main() {
         patterns: vec![],
     };
     let (watermarks, thread, start) = Watermarks::open(dir.path(), opening).unwrap();
-    let gates = Gates::new(watermarks, start, Holds::default(), None);
+    let gates = Gates::new(watermarks, start, Holds::default(), None, vec![]);
     tokio::spawn(gates.clone().run_eviction(IDLE));
 
     let started = Instant::now();

@@ -122,6 +122,10 @@ pub struct DevArgs {
     /// Also fence this REST service: each write to it needs a ticket of the lock `http`.
     #[arg(long = "http", value_name = "URL")]
     pub http: Option<String>,
+    /// Also fence this etcd (host:port, no TLS): each write to it needs a ticket of the lock
+    /// `etcd`.
+    #[arg(long = "etcd", value_name = "ADDR")]
+    pub etcd: Option<String>,
     /// Lock service (gRPC). Port 0 takes a free one, here and below.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub lockd_listen: SocketAddr,
@@ -134,6 +138,9 @@ pub struct DevArgs {
     /// Proxy: HTTP listener, with --http.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7480")]
     pub http_listen: SocketAddr,
+    /// Proxy: etcd listener, with --etcd.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2389")]
+    pub etcd_listen: SocketAddr,
 }
 
 /// `ringfence demo`

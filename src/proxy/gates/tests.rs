@@ -39,7 +39,7 @@ impl Store {
         let (watermarks, thread, start) = Watermarks::open(self.dir.path(), opening).unwrap();
         self.thread = Some(thread);
         let holds = Holds::new(vec![(vec![LockPattern::new("**").unwrap()], HOLD)]);
-        Gates::new(watermarks, start, holds, None)
+        Gates::new(watermarks, start, holds, None, vec![])
     }
 
     fn crash(&mut self) {

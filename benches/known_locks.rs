@@ -64,7 +64,7 @@ async fn main() {
         fingerprint: 1,
     };
     let (watermarks, thread, start) = Watermarks::open(dir.path(), opening).unwrap();
-    let gates = Gates::new(watermarks, start, Holds::default(), None);
+    let gates = Gates::new(watermarks, start, Holds::default(), Left::default(), None);
     tokio::spawn(gates.clone().run_eviction(IDLE));
 
     let started = Instant::now();

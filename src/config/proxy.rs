@@ -1,6 +1,7 @@
 //! The proxy's file.
 
 mod listener;
+mod redis;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use super::{ConfigError, ConfigErrors, load};
 use crate::ticket::{KeyRing, VerifyingKey};
 
 pub use listener::{Limits, ListenerConfig, Mode, TruncatedBody, Trust, Upstream};
+pub use redis::{RedisLimits, RedisListenerConfig, RedisUser};
 
 /// A proxy.
 #[derive(Clone, Debug)]
@@ -27,8 +29,10 @@ pub struct ProxyConfig {
     pub admin: AdminConfig,
     /// The bounds of the audit.
     pub audit: AuditConfig,
-    /// At least one.
+    /// Those of HTTP and S3. There is at least one listener in all.
     pub listeners: Vec<ListenerConfig>,
+    /// Those of Redis.
+    pub redis: Vec<RedisListenerConfig>,
 }
 
 /// What verifies tickets.
@@ -106,15 +110,31 @@ fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Proxy
     if tables.is_empty() {
         report.error(root.at(), "no [[listener]] is given");
     }
-    let mut listeners = vec![];
+    let (mut listeners, mut redis, mut places) = (vec![], vec![], vec![]);
     for table in tables {
-        listeners.extend(listener::read_listener(report, table));
+        match table.word("protocol") {
+            Some("redis") => {
+                let Some(Found { value, at }) = redis::read_redis_listener(report, table) else {
+                    continue;
+                };
+                places.push(place(&value.name, value.listen, at));
+                redis.push(value);
+            }
+            _ => {
+                let Some(Found { value, at }) = listener::read_listener(report, table) else {
+                    continue;
+                };
+                places.push(place(&value.name, value.listen, at));
+                listeners.push(value);
+            }
+        }
     }
-    listener::check_unique(report, &listeners, admin.as_ref());
-    let listeners: Vec<_> = listeners.into_iter().map(|found| found.value).collect();
-    let signed = listeners
+    listener::check_unique(report, &places, admin.as_ref());
+    let mut trusts = listeners
         .iter()
-        .any(|listener| listener.trust == Trust::Signed);
+        .map(|it| it.trust)
+        .chain(redis.iter().map(|it| it.trust));
+    let signed = trusts.any(|trust| trust == Trust::Signed);
     if tickets == Some(TicketSource::Unsigned) && signed {
         report.error(
             root.at(),
@@ -131,7 +151,13 @@ fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Proxy
         },
         audit: audit?,
         listeners,
+        redis,
     })
+}
+
+fn place(name: &str, listen: SocketAddr, at: usize) -> Found<(String, SocketAddr)> {
+    let value = (name.to_owned(), listen);
+    Found { value, at }
 }
 
 fn read_tickets(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<TicketSource> {

@@ -12,6 +12,8 @@
 pub mod doubts;
 pub mod fence;
 pub mod gates;
+pub mod left;
+pub mod redis;
 pub mod registry;
 pub mod session;
 pub mod shadows;

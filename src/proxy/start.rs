@@ -13,12 +13,16 @@ use tokio::task::JoinSet;
 
 use super::fence::Fence;
 use super::gates::{Gates, Holds};
+use super::left::Left;
+use super::redis::accept::{RedisEntrance, run_core as run_redis_core};
+use super::redis::control::ControlError;
+use super::redis::start as redis;
 use super::registry::{InvalidLockd, Registry, Ring, Standing};
 use super::session::Listening;
 use super::session::accept::{Entrance, bind, run_core};
 use super::shadows::Shadows;
 use super::tickets::Tickets;
-use super::watermarks::{OpenError, Opening, Start, Watermarks, WatermarksThread};
+use super::watermarks::{LoadError, OpenError, Opening, Start, Watermarks, WatermarksThread};
 use crate::audit::AuditWriter;
 use crate::config::{
     ConfigErrors, ListenerConfig, Mode, ProxyConfig, TicketSource, Trust, read_key_file,
@@ -50,12 +54,23 @@ pub enum StartError {
     /// The watermark store.
     #[error(transparent)]
     Watermarks(#[from] OpenError),
+    /// The backend sessions that an earlier run has left.
+    #[error(transparent)]
+    Sessions(#[from] LoadError),
     /// The file of public keys.
     #[error(transparent)]
     Keys(#[from] ConfigErrors),
     /// The address of lockd.
     #[error(transparent)]
     Lockd(#[from] InvalidLockd),
+    /// A Redis server that cannot be guarded, or a control user without the rights for it.
+    #[error("listener {name:?}: {source}")]
+    Redis {
+        /// The listener.
+        name: String,
+        /// Why.
+        source: ControlError,
+    },
     /// A listener's port.
     #[error("listener {name:?} cannot listen on {address}: {source}")]
     Listen {
@@ -103,6 +118,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         .or_else(|| std::thread::available_parallelism().ok().map(Into::into));
     // First: a port that is taken must not leave a store behind that `--init` then finds.
     let sockets = bind_all(&config, threads.unwrap_or(1))?;
+    let prepared = prepare_redis(&config, threads.unwrap_or(1))?;
     let patterns = patterns(&config, |_| true);
     let opening = opening(&config, options.init);
     let (watermarks, thread, start) = Watermarks::open(&config.data_dir, opening)?;
@@ -117,8 +133,19 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         .listeners
         .iter()
         .map(|it| (it.rules.lock_patterns(), it.in_doubt_hold));
-    let holds = Holds::new(holds.collect());
-    let gates = Gates::new(watermarks, start.clone(), holds, registry.clone());
+    // Redis proves what is dead: its doubts wait for no time.
+    let proven = config.redis.iter();
+    let proven = proven.map(|it| (it.rules.lock_patterns(), Duration::ZERO));
+    let holds = Holds::new(holds.chain(proven).collect());
+    let sessions = watermarks.sessions()?;
+    let left = Left::new(&sessions);
+    let gates = Gates::new(
+        watermarks.clone(),
+        start.clone(),
+        holds,
+        left.clone(),
+        registry.clone(),
+    );
     let tickets = Tickets::new(ring, registry.clone(), config.instance.clone(), patterns);
     let tickets = Arc::new(tickets);
 
@@ -133,6 +160,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         ));
         tasks.spawn(registry.run());
     }
+    let evictors = redis::evict(&prepared, &watermarks, (left, sessions), &mut tasks);
     let observed = self::patterns(&config, |mode| mode == Mode::Observe);
     let fence = Fence::new(
         config.instance.clone(),
@@ -147,17 +175,45 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         tickets,
         audit: options.audit,
     };
-    let (listeners, entrances) = open_listeners(&shared, sockets);
+    let shadows = Arc::new(Shadows::default());
+    let (mut listeners, entrances) = open_listeners(&shared, &shadows, sockets);
     let shutdown = watch::Sender::new(false);
-    let cores = entrances
-        .into_iter()
-        .map(|entrances| spawn_core(entrances, &shutdown));
+    let mut cores = vec![];
+    for entrances in entrances {
+        let shutdown = shutdown.subscribe();
+        cores.push(spawn_core(move || {
+            run_core(entrances, shutdown, DRAIN_MAX)
+        })?);
+    }
+    let parts = redis::Parts {
+        instance: shared.config.instance.clone(),
+        gates: shared.gates.clone(),
+        tickets: Arc::clone(&shared.tickets),
+        watermarks,
+        audit: shared.audit.clone(),
+        shadows,
+    };
+    let mut redis_cores: Vec<Vec<RedisEntrance>> = vec![];
+    for (prepared, evictor) in prepared.into_iter().zip(evictors) {
+        let (name, address, entrances) = redis::open(prepared, evictor, parts.clone());
+        listeners.push((name, address));
+        redis_cores.resize_with(redis_cores.len().max(entrances.len()), Vec::new);
+        for (core, entrance) in redis_cores.iter_mut().zip(entrances) {
+            core.push(entrance);
+        }
+    }
+    for entrances in redis_cores {
+        let shutdown = shutdown.subscribe();
+        cores.push(spawn_core(move || {
+            run_redis_core(entrances, shutdown, DRAIN_MAX)
+        })?);
+    }
     Ok(Proxy {
         listeners,
         gates: shared.gates.clone(),
         tickets: Arc::clone(&shared.tickets),
         fence,
-        cores: cores.collect::<Result<_, _>>()?,
+        cores,
         shutdown,
         watermarks: Some(thread),
         _tasks: tasks,
@@ -174,12 +230,12 @@ struct Shared {
 
 fn patterns(config: &ProxyConfig, wanted: impl Fn(Mode) -> bool) -> Vec<LockPattern> {
     let mut patterns: Vec<LockPattern> = vec![];
-    for listener in config
-        .listeners
-        .iter()
-        .filter(|listener| wanted(listener.mode))
-    {
-        for pattern in listener.rules.lock_patterns() {
+    let listeners = config.listeners.iter();
+    let named = listeners.map(|it| (it.mode, it.rules.lock_patterns()));
+    let redis = config.redis.iter();
+    let named = named.chain(redis.map(|it| (it.mode, it.rules.lock_patterns())));
+    for (_, of_listener) in named.filter(|(mode, _)| wanted(*mode)) {
+        for pattern in of_listener {
             if !patterns.contains(&pattern) {
                 patterns.push(pattern);
             }
@@ -190,10 +246,9 @@ fn patterns(config: &ProxyConfig, wanted: impl Fn(Mode) -> bool) -> Vec<LockPatt
 
 fn opening(config: &ProxyConfig, init: bool) -> Opening {
     let registered = matches!(config.tickets, TicketSource::Lockd(_));
-    let unsigned = config
-        .listeners
-        .iter()
-        .any(|listener| listener.trust == Trust::Unsigned);
+    let trusts = config.listeners.iter().map(|it| it.trust);
+    let mut trusts = trusts.chain(config.redis.iter().map(|it| it.trust));
+    let unsigned = trusts.any(|trust| trust == Trust::Unsigned);
     Opening {
         init,
         alone: !registered || unsigned,
@@ -213,6 +268,7 @@ fn fingerprint(config: &ProxyConfig) -> u64 {
         )
         .hash(&mut hasher);
     }
+    // What Redis listeners carry is tracked by its session, whatever the rules were.
     hasher.finish()
 }
 
@@ -303,12 +359,27 @@ fn bind_all(config: &ProxyConfig, threads: usize) -> Result<Vec<Sockets>, StartE
     config.listeners.iter().map(bind).collect()
 }
 
+fn prepare_redis(config: &ProxyConfig, threads: usize) -> Result<Vec<redis::Prepared>, StartError> {
+    let mut prepared = vec![];
+    for listener in &config.redis {
+        let name = listener.name.clone();
+        let sockets = bind(listener.listen, threads).map_err(|source| StartError::Listen {
+            name: name.clone(),
+            address: listener.listen,
+            source,
+        })?;
+        let checked = redis::prepare(listener, sockets);
+        prepared.push(checked.map_err(|source| StartError::Redis { name, source })?);
+    }
+    Ok(prepared)
+}
+
 /// The listeners' names and addresses, and what each core serves.
 fn open_listeners(
     shared: &Shared,
+    shadows: &Arc<Shadows>,
     sockets: Vec<Sockets>,
 ) -> (Vec<(String, SocketAddr)>, Vec<Vec<Entrance>>) {
-    let shadows = Arc::new(Shadows::default());
     let mut names = vec![];
     let mut cores: Vec<Vec<Entrance>> = vec![];
     for (listener, (address, sockets)) in shared.config.listeners.iter().zip(sockets) {
@@ -320,7 +391,7 @@ fn open_listeners(
             gates: shared.gates.clone(),
             tickets: Arc::clone(&shared.tickets),
             audit: shared.audit.clone(),
-            shadows: Arc::clone(&shadows),
+            shadows: Arc::clone(shadows),
             spool_dir: shared.spool_dir.clone(),
         });
         cores.resize_with(cores.len().max(sockets.len()), Vec::new);
@@ -337,13 +408,11 @@ fn open_listeners(
 }
 
 fn spawn_core(
-    entrances: Vec<Entrance>,
-    shutdown: &watch::Sender<bool>,
+    serve: impl FnOnce() -> io::Result<bool> + Send + 'static,
 ) -> Result<JoinHandle<io::Result<bool>>, StartError> {
-    let shutdown = shutdown.subscribe();
     std::thread::Builder::new()
         .name("proxy".into())
-        .spawn(move || run_core(entrances, shutdown, DRAIN_MAX))
+        .spawn(serve)
         .map_err(|source| StartError::Resource {
             what: "a thread".into(),
             source,

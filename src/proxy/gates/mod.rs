@@ -26,6 +26,7 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
 use super::doubts::{DOUBTS_MAX, Doubts, InFlight};
+use super::left::Left;
 use super::registry::Registry;
 use super::watermarks::{LoadError, Start, Watermarks, What};
 use crate::gate::{Permit, Presented};
@@ -89,6 +90,7 @@ struct Inner {
     /// Who knows the floor of a lock that is not known here. `None`: nobody.
     registry: Option<Registry>,
     holds: Holds,
+    left: Left,
     start: Start,
     started: Instant,
     /// See [`Gates::set_unconfirmed`].
@@ -113,6 +115,7 @@ impl Gates {
         watermarks: Watermarks,
         start: Start,
         holds: Holds,
+        left: Left,
         registry: Option<Registry>,
     ) -> Gates {
         let unconfirmed = AtomicBool::new(start.unconfirmed);
@@ -123,6 +126,7 @@ impl Gates {
                 doubts: Doubts::default(),
                 registry,
                 holds,
+                left,
                 start,
                 started: Instant::now(),
                 unconfirmed,

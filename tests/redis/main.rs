@@ -1,0 +1,12 @@
+//! The Redis listener end to end: the real binary before a real redis-server, with real clients.
+
+mod client;
+mod clients;
+mod fenced;
+mod order;
+mod pipelines;
+mod relay;
+mod restart;
+mod revoked;
+mod stack;
+mod streams;

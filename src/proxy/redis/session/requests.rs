@@ -49,7 +49,8 @@ impl Session {
         bytes.advance(taken);
         shrink(&mut bytes);
         self.from_client = bytes;
-        taken > 0
+        // What has begun to wait must be polled.
+        taken > 0 || self.admission.is_waiting()
     }
 
     fn takes_requests(&mut self) -> bool {

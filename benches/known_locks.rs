@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ringfence::lock_name::LockName;
 use ringfence::protocol::Code;
 use ringfence::proxy::gates::{Claim, Gates, Holds};
+use ringfence::proxy::left::Left;
 use ringfence::proxy::watermarks::{Opening, Watermarks};
 use ringfence::token::Token;
 

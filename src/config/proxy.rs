@@ -12,7 +12,7 @@ use super::{ConfigError, ConfigErrors, load};
 use crate::ticket::{KeyRing, VerifyingKey};
 
 pub use listener::{Limits, ListenerConfig, Mode, TruncatedBody, Trust, Upstream};
-pub use redis::{RedisLimits, RedisListenerConfig, RedisUser};
+pub use redis::{FenceKeysConfig, RedisLimits, RedisListenerConfig, RedisUser};
 
 /// A proxy.
 #[derive(Clone, Debug)]
@@ -52,6 +52,8 @@ pub enum WatermarkStore {
     /// In `data_dir`.
     #[default]
     Embedded,
+    /// There, and in each backend itself, for all the proxies before it.
+    Backend,
 }
 
 /// The admin port.
@@ -110,11 +112,13 @@ fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Proxy
     if tables.is_empty() {
         report.error(root.at(), "no [[listener]] is given");
     }
+    let store = watermarks.unwrap_or_default();
     let (mut listeners, mut redis, mut places) = (vec![], vec![], vec![]);
     for table in tables {
         match table.word("protocol") {
             Some("redis") => {
-                let Some(Found { value, at }) = redis::read_redis_listener(report, table) else {
+                let Some(Found { value, at }) = redis::read_redis_listener(report, table, store)
+                else {
                     continue;
                 };
                 places.push(place(&value.name, value.listen, at));
@@ -125,6 +129,13 @@ fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Proxy
                     continue;
                 };
                 places.push(place(&value.name, value.listen, at));
+                if store == WatermarkStore::Backend {
+                    let name = &value.name;
+                    report.error(
+                        at,
+                        format!("listener {name:?} has no store in its backend: only redis has"),
+                    );
+                }
                 listeners.push(value);
             }
         }
@@ -188,10 +199,11 @@ fn read_watermarks(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<
     };
     let planned = |store: &str| match store {
         "embedded" => Ok(WatermarkStore::Embedded),
-        "etcd" | "backend" => Err("not supported by this version yet: \"embedded\" is"),
-        _ => Err("expected \"embedded\""),
+        "backend" => Ok(WatermarkStore::Backend),
+        "etcd" => Err("not supported by this version yet: \"embedded\" and \"backend\" are"),
+        _ => Err("expected \"embedded\" or \"backend\""),
     };
-    let store = table.parsed(report, "store", "\"embedded\"", planned);
+    let store = table.parsed(report, "store", "\"embedded\" or \"backend\"", planned);
     let store = if table.has("store") {
         store.map(|found| found.value)
     } else {

@@ -41,9 +41,8 @@ impl Left {
 
     /// Has the doubt resolved when the lock's sessions are gone; at once if they are.
     pub fn hold(&self, lock: &LockName, doubt: Doubt) {
-        match self.lock().get_mut(lock) {
-            Some(pending) => return pending.doubts.push(doubt),
-            None => {}
+        if let Some(pending) = self.lock().get_mut(lock) {
+            return pending.doubts.push(doubt);
         }
         doubt.resolve();
     }

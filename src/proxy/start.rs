@@ -152,6 +152,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     let mut tasks = JoinSet::new();
     tasks.spawn(gates.doubts().clone().run());
     tasks.spawn(gates.clone().run_eviction(IDLE_GATE_MAX));
+    let floors = registry.clone();
     if let Some(registry) = registry {
         tasks.spawn(follow_standing(
             registry.standing(),
@@ -192,10 +193,11 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         watermarks,
         audit: shared.audit.clone(),
         shadows,
+        registry: floors,
     };
     let mut redis_cores: Vec<Vec<RedisEntrance>> = vec![];
     for (prepared, evictor) in prepared.into_iter().zip(evictors) {
-        let (name, address, entrances) = redis::open(prepared, evictor, parts.clone());
+        let (name, address, entrances) = redis::open(prepared, evictor, parts.clone(), &mut tasks);
         listeners.push((name, address));
         redis_cores.resize_with(redis_cores.len().max(entrances.len()), Vec::new);
         for (core, entrance) in redis_cores.iter_mut().zip(entrances) {

@@ -1,8 +1,7 @@
 //! A client that hides nothing: it sends what it is told, and reads one reply at a time.
 
-use std::io::{BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use redis::{Parser, Value};
 
@@ -99,14 +98,6 @@ impl Client {
     pub fn call(&mut self, arguments: &[&str]) -> Value {
         self.send(arguments);
         self.read()
-    }
-
-    /// Whether nothing comes for so long.
-    pub fn is_silent_for(&mut self, time: Duration) -> bool {
-        self.stream.set_read_timeout(Some(time)).unwrap();
-        let peeked = self.reader.get_ref().peek(&mut [0]);
-        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        matches!(peeked, Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
     }
 
     /// Reads bytes as they come, to the length of what is expected.

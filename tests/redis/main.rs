@@ -8,5 +8,6 @@ mod pipelines;
 mod relay;
 mod restart;
 mod revoked;
+mod shared;
 mod stack;
 mod streams;

@@ -73,7 +73,7 @@ fn increment(mut client: Client, ended: &AtomicBool) {
     ended.store(true, Ordering::SeqCst);
 }
 
-fn race(old: Client, seal: impl FnOnce() -> Client, direct: &mut Client) {
+pub fn race(old: Client, seal: impl FnOnce() -> Client, direct: &mut Client) {
     let ended = AtomicBool::new(false);
     let before = count(direct);
     std::thread::scope(|scope| {

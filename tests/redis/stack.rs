@@ -183,7 +183,6 @@ pub const JOBS: &str = "[[listener.rule]]\nlock = \"job/{id}\"\nkey = \"job:{id}
 pub struct Proxy {
     pub process: Process,
     pub address: SocketAddr,
-    pub admin: SocketAddr,
     pub key: Arc<SigningKey>,
     config: PathBuf,
 }
@@ -252,7 +251,6 @@ impl Proxy {
         Proxy {
             process,
             address,
-            admin,
             key: Arc::clone(&setup.key),
             config,
         }

@@ -10,7 +10,7 @@ use super::print_line;
 use super::signals::Signals;
 
 use object_store::{ACCESS_KEY, BUCKET, SECRET_KEY};
-use stack::{HTTP_LOCK, S3_LOCK, Stack, StackOptions};
+use stack::{HTTP_LOCK, REDIS_LOCK, S3_LOCK, Stack, StackOptions};
 
 /// Runs until a signal.
 pub async fn run(args: DevArgs) -> Result<u8, Failure> {
@@ -23,6 +23,8 @@ pub async fn run(args: DevArgs) -> Result<u8, Failure> {
         admin: args.admin_listen,
         s3_listen: args.s3_listen,
         http_listen: args.http_listen,
+        redis: args.redis,
+        redis_listen: args.redis_listen,
     };
     let stack = tokio::select! {
         stack = Stack::start(options) => stack?,
@@ -55,6 +57,9 @@ store itself   {store}   (past the proxy: nothing is fenced there)
     if let Some(http) = stack.http_url() {
         text += &format!("proxy, HTTP    {http}   (writes need the lock {HTTP_LOCK})\n");
     }
+    if let Some(redis) = stack.redis() {
+        text += &format!("proxy, Redis   {redis}   (writes need the lock {REDIS_LOCK})\n");
+    }
     text += &format!(
         r#"
 The bucket {BUCKET} is guarded by the lock {S3_LOCK}. In another terminal:
@@ -73,8 +78,20 @@ The bucket {BUCKET} is guarded by the lock {S3_LOCK}. In another terminal:
   ringfence lock {S3_LOCK} -- sh -c 'curl -i -X PUT -d newer -H "Fencing-Token: $FENCING_TOKEN" {object}'
   curl -i -X PUT -d stale -H "Fencing-Token: $OLD" {object}
   ringfence audit tail
-
-Ctrl-C ends it."#
+"#
     );
+    if let Some(redis) = stack.redis() {
+        text += &format!(
+            r#"
+  # the same for Redis: NOFENCE, then OK
+  redis-cli -h {host} -p {port} SET hello x
+  ringfence lock {REDIS_LOCK} -- sh -c \
+    'redis-cli -h {host} -p {port} FENCE WITH "$FENCING_TOKEN" SET hello x'
+"#,
+            host = redis.ip(),
+            port = redis.port(),
+        );
+    }
+    text += "\nCtrl-C ends it.";
     text
 }

@@ -18,6 +18,8 @@ use super::object_store::{BUCKET, ObjectStore};
 pub const S3_LOCK: &str = BUCKET;
 /// The lock that guards the REST service.
 pub const HTTP_LOCK: &str = "http";
+/// The lock that guards the Redis server.
+pub const REDIS_LOCK: &str = "redis";
 /// Longest wait until the proxy knows the lock service's keys.
 const READY_MAX: Duration = Duration::from_secs(20);
 /// How often it is asked.
@@ -38,6 +40,10 @@ pub struct StackOptions {
     pub s3_listen: SocketAddr,
     /// Proxy, HTTP.
     pub http_listen: SocketAddr,
+    /// A Redis server to guard, `host:port`.
+    pub redis: Option<String>,
+    /// Proxy, Redis.
+    pub redis_listen: SocketAddr,
 }
 
 impl StackOptions {
@@ -51,6 +57,8 @@ impl StackOptions {
             admin: free,
             s3_listen: free,
             http_listen: free,
+            redis: None,
+            redis_listen: free,
         }
     }
 }
@@ -62,6 +70,7 @@ pub struct Stack {
     store: ObjectStore,
     s3: SocketAddr,
     http: Option<SocketAddr>,
+    redis: Option<SocketAddr>,
 }
 
 impl Stack {
@@ -79,13 +88,14 @@ impl Stack {
         let Some(s3) = proxy.listener("s3") else {
             return Err(Failure::new(exit::FAILED, "the S3 listener is missing"));
         };
-        let http = proxy.listener("http");
+        let (http, redis) = (proxy.listener("http"), proxy.listener("redis"));
         let stack = Stack {
             lockd,
             proxy,
             store,
             s3,
             http,
+            redis,
         };
         stack.wait_until_ready().await?;
         Ok(stack)
@@ -125,6 +135,11 @@ impl Stack {
     /// The proxy's HTTP listener, if a REST service is guarded.
     pub fn http_url(&self) -> Option<String> {
         self.http.map(|address| format!("http://{address}"))
+    }
+
+    /// The proxy's Redis listener, if a Redis server is guarded.
+    pub fn redis(&self) -> Option<SocketAddr> {
+        self.redis
     }
 
     /// The object store itself, past the proxy.
@@ -197,6 +212,23 @@ path = "/**"
 "#
         );
     }
+    if let Some(redis) = &options.redis {
+        let upstream = toml::Value::from(redis.clone());
+        let listen = options.redis_listen;
+        let _ = write!(
+            text,
+            r#"
+[[listener]]
+name = "redis"
+protocol = "redis"
+listen = "{listen}"
+upstream = {upstream}
+[[listener.rule]]
+lock = "{REDIS_LOCK}"
+key = "*"
+"#
+        );
+    }
     text
 }
 
@@ -226,6 +258,9 @@ mod tests {
         let config = ProxyConfig::parse(&proxy_config(&options, address, address)).unwrap();
         assert_eq!(config.listeners.len(), 2);
         assert_eq!(config.listeners[1].upstream.port, 8080);
+        options.redis = Some("localhost:6379".to_owned());
+        let config = ProxyConfig::parse(&proxy_config(&options, address, address)).unwrap();
+        assert_eq!(config.redis[0].upstream.port, 6379);
     }
 
     #[test]

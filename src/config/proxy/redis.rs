@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::WatermarkStore;
 use super::listener::{Mode, TIMEOUTS, Trust, Upstream, check_protocol, read_lock, taken};
 use crate::config::reader::{Found, Report, Table};
 use crate::config::values::{check_host_port, check_instance};
 use crate::protocol::Unmatched;
-use crate::protocol::redis::{RedisRule, RedisRules};
+use crate::protocol::redis::{RedisRule, RedisRules, Scripts};
 
 /// One port before a Redis server.
 #[derive(Clone, Debug)]
@@ -30,8 +31,19 @@ pub struct RedisListenerConfig {
     pub admit_deadline: Duration,
     /// How long replies to an older token's commands are awaited before its connection is killed.
     pub revoke_patience: Duration,
+    /// Where the fence keys are, with `watermarks.store = "backend"`.
+    pub fence_keys: Option<FenceKeysConfig>,
     /// Bounds.
     pub limits: RedisLimits,
+}
+
+/// The proxies' keys in the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FenceKeysConfig {
+    /// The database that they are in.
+    pub database: u32,
+    /// What becomes of scripts, which can reach keys that they do not name.
+    pub scripts: Scripts,
 }
 
 /// A user of the server. Neither: its default user.
@@ -72,12 +84,15 @@ impl Default for RedisLimits {
 }
 
 const ADMIT_DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
+/// Few clients go there.
+const FENCE_DATABASE_DEFAULT: u32 = 15;
 const REVOKE_PATIENCE_DEFAULT: Duration = Duration::from_millis(50);
 
 /// Reads one listener. `None` when something in it is wrong, which is in the report then.
 pub(super) fn read_redis_listener(
     report: &mut Report<'_>,
     mut table: Table<'_, '_>,
+    store: WatermarkStore,
 ) -> Option<Found<RedisListenerConfig>> {
     let t = &mut table;
     let name = t.parsed(report, "name", "a name", check_instance);
@@ -96,6 +111,7 @@ pub(super) fn read_redis_listener(
     let deadline = t.duration(report, "admit_deadline", TIMEOUTS);
     let patience = t.duration(report, "revoke_patience", Duration::ZERO..=*TIMEOUTS.end());
     let control = read_control(report, t);
+    let fence_keys = read_fence_keys(report, t, store);
     let limits = read_limits(report, t);
     let rules = read_rules(report, t, unmatched.map(|it| it.value).unwrap_or_default());
     let at = t.at();
@@ -111,6 +127,7 @@ pub(super) fn read_redis_listener(
         mode: mode.map(|it| it.value).unwrap_or_default(),
         admit_deadline: deadline.map_or(ADMIT_DEADLINE_DEFAULT, |it| it.value),
         revoke_patience: patience.map_or(REVOKE_PATIENCE_DEFAULT, |it| it.value),
+        fence_keys,
         limits,
     };
     Some(Found { value, at })
@@ -143,6 +160,33 @@ fn read_control(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> Option
         name: name.map(|it| it.value),
         password,
     })
+}
+
+/// `[listener.fence_keys]`.
+fn read_fence_keys(
+    report: &mut Report<'_>,
+    listener: &mut Table<'_, '_>,
+    store: WatermarkStore,
+) -> Option<FenceKeysConfig> {
+    let mut keys = FenceKeysConfig {
+        database: FENCE_DATABASE_DEFAULT,
+        scripts: Scripts::Refused,
+    };
+    if let Some(mut t) = listener.table(report, "fence_keys") {
+        if store != WatermarkStore::Backend {
+            let message = "[listener.fence_keys] belongs to watermarks.store = \"backend\"";
+            report.error(t.at(), message);
+        }
+        if let Some(found) = t.integer(report, "database", 0..=u64::from(u32::MAX)) {
+            keys.database = u32::try_from(found.value).unwrap_or(FENCE_DATABASE_DEFAULT);
+        }
+        let scripts = [("refused", Scripts::Refused), ("trusted", Scripts::Trusted)];
+        if let Some(found) = t.choice(report, "scripts", &scripts) {
+            keys.scripts = found.value;
+        }
+        t.finish(report);
+    }
+    (store == WatermarkStore::Backend).then_some(keys)
 }
 
 fn read_limits(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> RedisLimits {

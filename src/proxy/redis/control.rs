@@ -80,14 +80,16 @@ impl From<RedisError> for ControlError {
 }
 
 impl Control {
-    /// A connection that opens when it is used. `runtime` carries it.
+    /// A connection that opens when it is used, to this database. `runtime` carries it.
     pub fn new(
         upstream: &Upstream,
         user: &RedisUser,
+        database: u32,
         connect_max: Duration,
         runtime: Handle,
     ) -> Result<Control, ControlError> {
-        let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let mut settings = settings.set_db(database.into());
         if let Some(name) = &user.name {
             settings = settings.set_username(name);
         }
@@ -115,6 +117,39 @@ impl Control {
                 Ok(())
             }
             checked => checked,
+        }
+    }
+
+    /// Tries the rights that fence keys need. Blocks, as [`Control::check`] does.
+    pub fn check_keys(&self, key: &str) -> Result<(), ControlError> {
+        let try_rights = || -> Result<String, ControlError> {
+            let inner = &self.inner;
+            let mut connection = inner
+                .client
+                .get_connection_with_timeout(inner.connect_max)?;
+            connection.set_read_timeout(Some(CALL_MAX))?;
+            let script = "return redis.call('HGET', KEYS[1], 'state')";
+            let mut eval = redis::cmd("EVAL");
+            let _: Value = eval.arg(script).arg(1).arg(key).query(&mut connection)?;
+            let _: Value = redis::cmd("HGET")
+                .arg(key)
+                .arg("state")
+                .query(&mut connection)?;
+            let _: Value = redis::cmd("HDEL").arg(key).arg("").query(&mut connection)?;
+            let mut memory = redis::cmd("INFO");
+            Ok(memory.arg("memory").query(&mut connection)?)
+        };
+        match try_rights() {
+            Err(ControlError::NotNow(error)) => {
+                tracing::warn!(%error, "the backend does not answer yet");
+                Ok(())
+            }
+            Ok(memory) if memory.contains("maxmemory_policy:allkeys-") => {
+                let reason = "its maxmemory-policy may evict fence keys: set a volatile- policy, or \
+                              noeviction";
+                Err(ControlError::Unfit(reason.to_owned()))
+            }
+            checked => checked.map(|_| ()),
         }
     }
 
@@ -262,6 +297,11 @@ fn text(value: &Value) -> Option<&str> {
         Value::SimpleString(text) => Some(text),
         _ => None,
     }
+}
+
+/// The ids in the reply to `CLIENT LIST`.
+pub fn ids_of_clients(list: &Value) -> Vec<u64> {
+    text(list).map(ids_of).unwrap_or_default()
 }
 
 /// The ids of a client list: a line per client, fields `name=value`, `id` first.

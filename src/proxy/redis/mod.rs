@@ -4,7 +4,8 @@
 //! of its own for it ([`backend`]), decodes, decides and forwards command by command, and counts
 //! the replies. What a command is, and which reply is whose, is told by the pure part
 //! (`protocol::redis`). What is in flight is kept in [`flights`]; sessions of older tokens are
-//! ended, and proven gone, by [`evict`] over the [`control`] connection.
+//! ended, and proven gone, by [`evict`] over the [`control`] connection. Where several proxies share
+//! the server, [`fence_keys`] keeps their order.
 //!
 //! Invariants:
 //! - one client connection has one backend connection, and nobody else's bytes are on it;
@@ -16,6 +17,7 @@ pub mod accept;
 pub mod backend;
 pub mod control;
 pub mod evict;
+pub mod fence_keys;
 pub mod flights;
 mod session;
 mod slots;
@@ -52,4 +54,6 @@ pub struct RedisListening {
     pub connector: backend::Connector,
     /// Ends them.
     pub evictor: evict::Evictor,
+    /// The watermarks in the server itself, where several proxies share it.
+    pub fence_keys: Option<fence_keys::FenceKeys>,
 }

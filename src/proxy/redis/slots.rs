@@ -41,6 +41,8 @@ pub struct Slots {
     slots: Vec<Slot>,
     /// Locks whose row for this session is on disk.
     recorded: HashSet<LockName>,
+    /// Every lock that was ever kept.
+    held: HashSet<LockName>,
 }
 
 impl Slots {
@@ -54,11 +56,17 @@ impl Slots {
         self.recorded.contains(lock)
     }
 
+    /// Every lock that was ever kept.
+    pub fn take_held(&mut self) -> impl Iterator<Item = LockName> {
+        std::mem::take(&mut self.held).into_iter()
+    }
+
     /// Keeps a claim that was settled. `recorded`: its row is on disk.
     pub fn keep(&mut self, claim: Claim, entry: Arc<Entry>, recorded: bool) {
         if recorded {
             self.recorded.insert(claim.lock.clone());
         }
+        self.held.insert(claim.lock.clone());
         if self.slots.len() >= SLOTS_MAX {
             self.slots.clear();
         }

@@ -13,10 +13,13 @@ use super::accept::RedisEntrance;
 use super::backend::Connector;
 use super::control::{Control, ControlError};
 use super::evict::Evictor;
+use super::fence_keys::{FenceKeys, KEY, RESERVED_PREFIX};
 use crate::audit::AuditWriter;
-use crate::config::{RedisListenerConfig, Upstream};
+use crate::config::{FenceKeysConfig, RedisListenerConfig, Upstream};
+use crate::protocol::redis::ReservedKeys;
 use crate::proxy::gates::Gates;
 use crate::proxy::left::Left;
+use crate::proxy::registry::Registry;
 use crate::proxy::shadows::Shadows;
 use crate::proxy::tickets::Tickets;
 use crate::proxy::watermarks::{LeftSession, Watermarks};
@@ -27,6 +30,8 @@ pub struct Prepared {
     address: SocketAddr,
     sockets: Vec<TcpListener>,
     control: Control,
+    /// To the database of the fence keys, where they are in the backend.
+    keys: Option<Control>,
 }
 
 /// What the listeners of one proxy share.
@@ -44,6 +49,8 @@ pub struct Parts {
     pub audit: AuditWriter,
     /// The gates of observe mode.
     pub shadows: Arc<Shadows>,
+    /// Who knows what was granted.
+    pub registry: Option<Registry>,
 }
 
 /// A backend's address, as its sessions are recorded under it.
@@ -59,13 +66,28 @@ pub fn prepare(
 ) -> Result<Prepared, ControlError> {
     let connect_max = config.limits.upstream_connect_timeout;
     let (upstream, user) = (&config.upstream, &config.control);
-    let control = Control::new(upstream, user, connect_max, Handle::current())?;
+    let control = Control::new(upstream, user, 0, connect_max, Handle::current())?;
     control.check()?;
+    let mut config = config.clone();
+    let keys = match config.fence_keys {
+        None => None,
+        Some(FenceKeysConfig { database, scripts }) => {
+            let keys = Control::new(upstream, user, database, connect_max, Handle::current())?;
+            keys.check_keys(KEY)?;
+            config.rules = config.rules.with_reserved(ReservedKeys {
+                prefix: RESERVED_PREFIX.as_bytes().into(),
+                database,
+                scripts,
+            });
+            Some(keys)
+        }
+    };
     Ok(Prepared {
-        config: config.clone(),
+        config,
         address,
         sockets,
         control,
+        keys,
     })
 }
 
@@ -105,13 +127,19 @@ pub fn open(
     prepared: Prepared,
     evictor: Evictor,
     parts: Parts,
+    tasks: &mut JoinSet<()>,
 ) -> (String, SocketAddr, Vec<RedisEntrance>) {
     let Prepared {
         config,
         address,
         sockets,
+        keys,
         ..
     } = prepared;
+    let fence_keys = keys.map(|control| FenceKeys::new(control, parts.registry));
+    if let Some(keys) = &fence_keys {
+        tasks.spawn(keys.clone().run());
+    }
     let room = Arc::new(Semaphore::new(config.limits.connections_max));
     let name = config.name.clone();
     let listening = Arc::new(RedisListening {
@@ -119,6 +147,7 @@ pub fn open(
         backend: address_of(&config.upstream),
         config,
         evictor,
+        fence_keys,
         instance: parts.instance,
         gates: parts.gates,
         tickets: parts.tickets,

@@ -127,8 +127,9 @@ impl Session {
         if self.admission.presented.is_some() {
             return true;
         }
-        let (listening, texts) = (self.listening.clone(), plan.tickets.clone());
-        self.admission.presenting = Some(Box::pin(present::present(listening, texts)));
+        let (listening, session) = (self.listening.clone(), self.flights.session().clone());
+        let presenting = present::present(listening, session, plan.tickets.clone());
+        self.admission.presenting = Some(Box::pin(presenting));
         false
     }
 

@@ -64,6 +64,15 @@ pub(super) async fn serve(
     mut shutdown: watch::Receiver<bool>,
 ) {
     prompt(&client);
+    if let Some(keys) = &listening.fence_keys {
+        let connect_max = listening.config.limits.upstream_connect_timeout;
+        if tokio::time::timeout(connect_max, keys.begun())
+            .await
+            .is_err()
+        {
+            return tell_unreachable(&mut client, &OpenError::TimedOut(connect_max)).await;
+        }
+    }
     let opened = match listening.connector.open().await {
         Ok(opened) => opened,
         Err(error) => return tell_unreachable(&mut client, &error).await,
@@ -305,6 +314,14 @@ impl Session {
                 self.backend_ended();
                 true
             }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(keys) = &self.listening.fence_keys {
+            keys.release(self.slots.take_held(), self.flights.session());
         }
     }
 }

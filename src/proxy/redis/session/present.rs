@@ -56,6 +56,7 @@ pub(super) struct Settled {
 /// Verifies tickets and settles their locks: what presenting is. Observing only verifies.
 pub(super) async fn present(
     listening: Arc<RedisListening>,
+    session: SessionId,
     texts: Vec<Box<str>>,
 ) -> Result<(Presented, Vec<Settled>), Refusal> {
     let deadline = Instant::now() + listening.config.admit_deadline;
@@ -66,7 +67,7 @@ pub(super) async fn present(
     let mut settled = vec![];
     if listening.config.mode == Mode::Enforce {
         for claim in presented.claims.iter() {
-            settled.push(settle(&listening, claim, deadline).await?);
+            settled.push(settle(&listening, &session, claim, deadline).await?);
         }
     }
     Ok((presented, settled))
@@ -126,7 +127,7 @@ pub(super) async fn settle_all(
     let deadline = Instant::now() + listening.config.admit_deadline;
     let mut settled = vec![];
     for claim in claims.iter() {
-        settled.push(settle(&listening, claim, deadline).await?);
+        settled.push(settle(&listening, &session, claim, deadline).await?);
     }
     for lock in unrecorded {
         record(&listening, &session, &lock).await?;
@@ -138,11 +139,15 @@ pub(super) async fn settle_all(
 
 async fn settle(
     listening: &RedisListening,
+    session: &SessionId,
     claim: &Claim,
     deadline: Instant,
 ) -> Result<Settled, Refusal> {
     loop {
         listening.gates.settle(claim, None, deadline).await?;
+        if let Some(keys) = &listening.fence_keys {
+            keys.hold(claim, session, deadline).await?;
+        }
         // It may be evicted in between; then it is settled anew.
         if let Some(entry) = listening.gates.loaded(&claim.lock) {
             return Ok(Settled {

@@ -141,7 +141,10 @@ mod tests {
         let list = "txt:id=1 name=rf:a db=0\nid=2 name=rf: x=1";
         let shown = "id=1 name=a db=0\nid=2 name= x=1";
         assert_eq!(
-            filtered(Filter::NameFields, &format!("={}\r\n{list}\r\n", list.len())),
+            filtered(
+                Filter::NameFields,
+                &format!("={}\r\n{list}\r\n", list.len())
+            ),
             Some(format!("${}\r\n{shown}\r\n", shown.len()))
         );
     }

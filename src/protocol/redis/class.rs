@@ -72,7 +72,7 @@ impl Command {
         }
     }
 
-    fn writes(&self) -> bool {
+    pub(super) fn writes(&self) -> bool {
         self.flags.write || self.keys.iter().any(|spec| spec.written)
     }
 

@@ -52,5 +52,5 @@ pub use reply::{
 pub use request::{Args, ProtocolError, RequestLimits, RequestProgress, RequestScanner, Streamed};
 pub use reserved::{ReservedKeys, Scripts};
 pub use rules::{RedisRule, RedisRules};
-pub use table::{CommandTable, InvalidTable};
+pub use table::{CommandClass, CommandTable, InvalidTable};
 pub use value::Value;

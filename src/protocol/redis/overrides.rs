@@ -1,6 +1,8 @@
 //! What the server's command table does not tell, or tells wrongly: one line per command, each with
 //! its reason. It wins over the table; what it does not name is judged by the table's flags.
 
+use super::table::CommandClass;
+
 /// How a command is treated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Treatment {
@@ -60,6 +62,28 @@ pub(super) enum Special {
     ClientList,
     /// Anything else that the server keeps with a connection.
     ClientState,
+}
+
+impl Special {
+    /// What is known of it without its arguments.
+    pub(super) fn class(self) -> CommandClass {
+        match self {
+            Special::Eval { writes: false }
+            | Special::XRead { writes: false }
+            | Special::Keys
+            | Special::Scan
+            | Special::RandomKey
+            | Special::Wait => CommandClass::Read,
+            Special::Eval { writes: true }
+            | Special::Sort
+            | Special::GeoRadius { .. }
+            | Special::BitField
+            | Special::AclLog => CommandClass::ByArguments,
+            Special::XRead { writes: true } | Special::Copy | Special::Move => CommandClass::Write,
+            Special::SwapDb | Special::FlushDb => CommandClass::Whole,
+            _ => CommandClass::Connection,
+        }
+    }
 }
 
 /// What is subscribed to.

@@ -149,10 +149,11 @@ impl ReplyHead {
         })
     }
 
-    /// `MOVED` and `ASK`, which would lead the client past the proxy.
+    /// `MOVED`, `REDIRECT` and `ASK`, which would lead the client past the proxy.
     pub fn redirect(&self) -> Option<Redirect> {
         match self.error_code()? {
-            b"MOVED" => Some(Redirect::Moved),
+            // Valkey's own word is for clients that asked for it.
+            b"MOVED" | b"REDIRECT" => Some(Redirect::Moved),
             b"ASK" => Some(Redirect::Ask),
             _ => None,
         }
@@ -475,10 +476,11 @@ impl ReplyScanner {
             return 1;
         }
         let end = rest.windows(2).position(|pair| pair == b"\r\n");
-        let text = end.map_or(rest, |end| &rest[..end]);
         if self.names {
-            let whole = text.strip_suffix(b"\r").unwrap_or(text);
-            self.head.word.push(whole);
+            // A CR is text where no LF follows it.
+            let open = rest.strip_suffix(b"\r").unwrap_or(rest);
+            self.head.word.push(if after_cr { b"\r" } else { b"" });
+            self.head.word.push(end.map_or(open, |end| &rest[..end]));
             self.head_known |= self.head.word.is_full();
         }
         match end {

@@ -56,6 +56,25 @@ pub(super) struct Flags {
     pub(super) movable: bool,
 }
 
+/// What is known of a command by its name alone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum CommandClass {
+    /// It changes nothing.
+    Read,
+    /// It writes to the keys that it names.
+    Write,
+    /// Its arguments tell whether it writes, and where to.
+    ByArguments,
+    /// It changes something that no key names.
+    Keyless,
+    /// It may write to any key of a database or of all.
+    Whole,
+    /// It changes the state of its connection.
+    Connection,
+    /// It is not let through.
+    Denied,
+}
+
 /// Commands by name.
 #[derive(Clone, Debug)]
 pub struct CommandTable {
@@ -217,6 +236,22 @@ impl CommandTable {
         }
     }
 
+    /// What is known of the command of this name, a subcommand as `client|list`.
+    pub fn class(&self, name: &str) -> CommandClass {
+        let known = self.commands.get(name.as_bytes());
+        let command = known.unwrap_or(&self.unknown);
+        match command.treatment {
+            None if command.only_reads() => CommandClass::Read,
+            None if command.flags.write && !command.keys.is_empty() => CommandClass::Write,
+            None if command.flags.readonly && command.writes() => CommandClass::Write,
+            None | Some(Treatment::Server) => CommandClass::Whole,
+            Some(Treatment::Read) => CommandClass::Read,
+            Some(Treatment::Keyless) => CommandClass::Keyless,
+            Some(Treatment::Denied) => CommandClass::Denied,
+            Some(Treatment::Special(special)) => special.class(),
+        }
+    }
+
     /// The names of all commands, subcommands included, that the server has.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let known = self.commands.values().filter(|command| command.flags.known);
@@ -326,3 +361,6 @@ fn place(spec: &Value<'_>, name: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+pub(super) use tests::sample as sample_table;

@@ -63,6 +63,7 @@ async fn main() {
         alone: true,
         registered: false,
         fingerprint: 1,
+        patterns: vec![],
     };
     let (watermarks, thread, start) = Watermarks::open(dir.path(), opening).unwrap();
     let gates = Gates::new(watermarks, start, Holds::default(), Left::default(), None);

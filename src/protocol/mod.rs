@@ -21,7 +21,7 @@ mod readings;
 
 use crate::lock_name::{LockName, LockPattern};
 
-pub use head::{Head, StrippedHeaders};
+pub use head::{Fields, Head};
 pub use http::HttpRules;
 pub use refusal::{AfterRefusal, Code, Outcome, Refusal, RefusalReply};
 pub use s3::{PendingBody, S3Rules};

@@ -22,6 +22,6 @@ mod start;
 pub mod tickets;
 pub mod upstream;
 pub mod watermarks;
-pub mod withheld;
+pub mod wire;
 
 pub use start::{Health, Options, Proxy, StartError, start};

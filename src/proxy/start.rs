@@ -120,8 +120,9 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     let sockets = bind_all(&config, threads.unwrap_or(1))?;
     let prepared = prepare_redis(&config, threads.unwrap_or(1))?;
     let patterns = patterns(&config, |_| true);
-    let opening = opening(&config, options.init);
+    let opening = opening(&config, options.init, &patterns);
     let (watermarks, thread, start) = Watermarks::open(&config.data_dir, opening)?;
+    let patterns = registered(&start, patterns);
     let spool_dir = config.data_dir.join("spool");
     std::fs::create_dir_all(&spool_dir).map_err(|source| StartError::Resource {
         what: spool_dir.clone(),
@@ -246,7 +247,7 @@ fn patterns(config: &ProxyConfig, wanted: impl Fn(Mode) -> bool) -> Vec<LockPatt
     patterns
 }
 
-fn opening(config: &ProxyConfig, init: bool) -> Opening {
+fn opening(config: &ProxyConfig, init: bool, patterns: &[LockPattern]) -> Opening {
     let registered = matches!(config.tickets, TicketSource::Lockd(_));
     let trusts = config.listeners.iter().map(|it| it.trust);
     let mut trusts = trusts.chain(config.redis.iter().map(|it| it.trust));
@@ -256,7 +257,23 @@ fn opening(config: &ProxyConfig, init: bool) -> Opening {
         alone: !registered || unsigned,
         registered,
         fingerprint: fingerprint(config),
+        patterns: patterns.iter().map(|it| it.as_str().to_owned()).collect(),
     }
+}
+
+/// Those of the rules, and what the store carries over from a run that ended unclean.
+fn registered(start: &Start, mut patterns: Vec<LockPattern>) -> Vec<LockPattern> {
+    for text in &start.patterns {
+        match LockPattern::new(text) {
+            Ok(pattern) if patterns.contains(&pattern) => {}
+            Ok(pattern) => {
+                tracing::warn!(text, "still guarded: the run before ended unclean under it");
+                patterns.push(pattern);
+            }
+            Err(error) => tracing::warn!(%error, text, "a carried lock pattern is torn"),
+        }
+    }
+    patterns
 }
 
 /// Changes with what decides which writes were tracked: rules, modes, backends. A newer version of

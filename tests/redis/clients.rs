@@ -59,13 +59,11 @@ plain = redis.Redis(port=port)
 assert plain.set("plain", "x") and plain.get("plain") == b"x"
 
 def holder(ticket):
-    class Fenced(redis.Connection):
-        def on_connect(self):
-            super().on_connect()
-            self.send_command("FENCE", "SET", ticket)
-            assert self.read_response() == b"OK"
-    pool = redis.ConnectionPool(connection_class=Fenced, port=port)
-    return redis.Redis(connection_pool=pool)
+    def fence(connection):
+        connection.on_connect()
+        connection.send_command("FENCE", "SET", ticket)
+        assert connection.read_response() == b"OK"
+    return redis.Redis(port=port, redis_connect_func=fence)
 
 first = holder(old)
 assert first.set("job:1:a", "first")

@@ -35,6 +35,7 @@ impl Store {
             alone: true,
             registered: false,
             fingerprint: 1,
+            patterns: vec![],
         };
         let (watermarks, thread, start) = Watermarks::open(self.dir.path(), opening).unwrap();
         self.thread = Some(thread);

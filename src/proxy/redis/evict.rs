@@ -17,9 +17,7 @@ use super::control::Control;
 use crate::proxy::doubts::Doubt;
 use crate::proxy::left::Left;
 use crate::proxy::watermarks::{BackendSession, LeftSession, Watermarks, What};
-
-/// Counter: backend sessions that were ended by the proxy and proven gone.
-pub const ENDED: &str = "ringfence_backend_sessions_ended_total";
+use crate::telemetry::SESSIONS_ENDED;
 
 /// First and longest wait before a session that is still there is tried again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
@@ -192,7 +190,7 @@ impl Shared {
 
     /// The server does not know it any more.
     fn gone(&self, condemned: Condemned) {
-        metrics::counter!(ENDED).increment(1);
+        metrics::counter!(SESSIONS_ENDED).increment(1);
         condemned.doubts.into_iter().for_each(Doubt::resolve);
         if let Some(left) = &condemned.left {
             self.left.ended(left);

@@ -49,7 +49,7 @@ impl Door {
     }
 
     /// What an enforcing listener would refuse is audited.
-    pub(super) fn observe(&self, decided: &Decided, asked: &Asked) {
+    pub(super) fn observe(&self, decided: &Decided, asked: &Asked<'_>) {
         if decided.kind == Kind::Write
             && let Some(lock) = decided.missing()
         {

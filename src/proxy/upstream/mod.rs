@@ -6,9 +6,7 @@
 //! - a kept connection is looked at right before its next use: one that the backend has closed, or
 //!   has written to unasked, is dropped.
 
-mod body;
 mod connection;
-mod io;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,9 +17,7 @@ use tokio::time::Instant;
 
 use crate::config::Upstream;
 
-pub use body::{BodyError, RequestBody};
-pub use connection::{Connection, SendError};
-pub use io::Socket;
+pub use connection::{Connection, WriteHalf};
 
 /// Most connections that are kept per listener and core.
 pub const IDLE_CONNECTIONS_MAX: usize = 256;
@@ -95,14 +91,15 @@ impl Pool {
         let stream = TcpStream::connect(&addresses[..])
             .await
             .map_err(ConnectError::Refused)?;
-        let socket = Socket::new(stream).map_err(ConnectError::Refused)?;
-        let refused = |error| ConnectError::Refused(std::io::Error::other(error));
-        Connection::new(socket).await.map_err(refused)
+        Connection::new(stream).map_err(ConnectError::Refused)
     }
 
     /// Takes back a connection after a whole response.
     pub fn put(&self, mut connection: Connection) {
         connection.idle_since = Instant::now();
+        connection.is_kept = true;
+        connection.reader.input.shrink();
+        connection.writer.shrink();
         let mut idle = self.lock();
         if idle.len() < IDLE_CONNECTIONS_MAX {
             idle.push(connection);

@@ -19,7 +19,7 @@ fn locks(listener: &Listener, method: &str, target: &str) -> (Kind, Vec<String>)
         method,
         target: target.as_bytes(),
         authority: None,
-        headers: &[],
+        headers: ringfence::protocol::Fields::Pairs(&[]),
     };
     match listener.classify(&head) {
         Ok(Classified::Ready(class)) => (

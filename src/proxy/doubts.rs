@@ -54,7 +54,7 @@ impl Doubt {
         self.entry.gate().resolve_doubt(self.token);
         self.entry.pump();
         self.doubts.shared.unproven.fetch_sub(1, Ordering::Relaxed);
-        metrics::gauge!(IN_DOUBT).decrement(1);
+        metrics::gauge!(telemetry::IN_DOUBT).decrement(1);
     }
 }
 
@@ -80,7 +80,7 @@ impl Doubts {
 
     /// A doubt that the gate counts already, until it is proven.
     pub fn until_proven(&self, entry: Arc<Entry>, token: u64) -> Doubt {
-        metrics::gauge!(IN_DOUBT).increment(1);
+        metrics::gauge!(telemetry::IN_DOUBT).increment(1);
         self.shared.unproven.fetch_add(1, Ordering::Relaxed);
         Doubt {
             token,

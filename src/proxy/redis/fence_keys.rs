@@ -118,7 +118,7 @@ enum Held {
     Unknown,
     Stale(Option<Token>),
     /// The ids of sessions with lower tokens.
-    Held(Vec<u64>),
+    In(Vec<u64>),
 }
 
 impl FenceKeys {
@@ -210,7 +210,7 @@ impl FenceKeys {
                     let refusal = Refusal::stale(claim.lock.clone(), claim.token, watermark);
                     return Err(refusal);
                 }
-                Held::Held(lower) => {
+                Held::In(lower) => {
                     self.end(&session.run_id, &lower).await;
                     if !lower.is_empty()
                         && let Err(error) = self.forget(&claim.lock, &lower).await
@@ -373,7 +373,7 @@ fn read_held(answer: &Value) -> Option<Held> {
         }
         "held" => {
             let ids = rest.iter().map(|id| text(id)?.parse().ok());
-            Some(Held::Held(ids.collect::<Option<Vec<u64>>>()?))
+            Some(Held::In(ids.collect::<Option<Vec<u64>>>()?))
         }
         _ => None,
     }

@@ -25,7 +25,7 @@ fn tickets_of_the_connection_are_the_proxys_to_keep() {
     let mut talk = Talk::new(all());
     let plan = talk.plan("FENCE SET a,b");
     assert_eq!(plan.action, Action::Fence(FenceCommand::Set));
-    assert_eq!(plan.tickets, ["a".into(), "b".into()]);
+    assert_eq!(plan.tickets, ["a", "b"].map(Box::<str>::from));
     assert_eq!(
         talk.plan("fence clear").action,
         Action::Fence(FenceCommand::Clear)
@@ -49,7 +49,7 @@ fn a_ticket_for_one_command_is_taken_off_it() {
     let plan = talk.plan("FENCE WITH t SET order 1");
     assert_eq!(sent(&plan), "*3+32");
     assert_eq!((&*plan.operation, locks(&plan)), ("set", vec!["orders"]));
-    assert_eq!(plan.tickets, ["t".into()]);
+    assert_eq!(plan.tickets, [Box::<str>::from("t")]);
     let inline = talk
         .plan_bytes(b"FENCE WITH t SET order \"1 2\"\r\n")
         .unwrap();

@@ -7,8 +7,8 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ringfence::protocol::Unmatched;
 use ringfence::protocol::redis::{
-    CommandTable, Conversation, ConversationSettings, ReplyEnd, ReplyProgress, ReplyScanner,
-    RequestLimits, RequestProgress, RequestScanner, RedisRule, RedisRules, encode_command,
+    CommandTable, Conversation, ConversationSettings, RedisRule, RedisRules, ReplyEnd,
+    ReplyProgress, ReplyScanner, RequestLimits, RequestProgress, RequestScanner, encode_command,
 };
 
 /// Sizes of values, in bytes.

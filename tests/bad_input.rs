@@ -40,7 +40,7 @@ fn refusal(
         method,
         target: target.as_bytes(),
         authority: None,
-        headers: &headers,
+        headers: ringfence::protocol::Fields::Pairs(&headers),
     };
     match listener.classify(&head) {
         Err(refusal) => Some(refusal),

@@ -1,7 +1,8 @@
 //! The scanners beside the `redis-protocol` crate: both must find the same ends and the same
 //! arguments, in what is well formed and in what was damaged, in whatever pieces it comes.
 //!
-//! Runs for two seconds each, or for `RINGFENCE_FUZZ_SECONDS`. A failure prints its input, cut to
+//! Runs for two seconds each, or for `RINGFENCE_FUZZ_SECONDS` (by `cargo test`: nextest ends what takes
+//! minutes). A failure prints its input, cut to
 //! the smallest that fails; it belongs into `CORPUS` then.
 
 use std::time::{Duration, Instant};
@@ -290,8 +291,11 @@ fn what_is_well_formed_is_taken_by_both() {
         .unwrap();
 }
 
+/// The length of a request, and its arguments.
+type Request = (usize, Vec<Vec<u8>>);
+
 /// The first request of a stream, where it is an array of bulk strings.
-fn request(case: &Case) -> Result<Option<(usize, Vec<Vec<u8>>)>, String> {
+fn request(case: &Case) -> Result<Option<Request>, String> {
     let mut scanner = RequestScanner::new(RequestLimits::default());
     for end in case.ends() {
         let buffer = &case.stream[..end];

@@ -69,17 +69,29 @@ pub struct Connection {
 }
 
 impl Connection {
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("commands are sent");
+    }
+
+    /// Waits for more bytes and adds them.
+    pub fn read(&mut self, bytes: &mut Vec<u8>) {
+        let mut chunk = [0; 16 << 10];
+        let len = self.stream.read(&mut chunk).expect("replies come");
+        assert!(
+            len > 0,
+            "the server closed after {:?}",
+            String::from_utf8_lossy(bytes)
+        );
+        bytes.extend(&chunk[..len]);
+    }
+
     /// One command and its reply.
     pub fn call(&mut self, args: &[&str]) -> Vec<u8> {
-        self.stream
-            .write_all(&encode_command(args))
-            .expect("a command is sent");
+        self.write(&encode_command(args));
         let mut scanner = ReplyScanner::new();
-        let (mut reply, mut chunk) = (vec![], [0; 16 << 10]);
+        let mut reply = vec![];
         loop {
-            let len = self.stream.read(&mut chunk).expect("a reply comes");
-            assert!(len > 0, "the server closed after {args:?}");
-            reply.extend(&chunk[..len]);
+            self.read(&mut reply);
             let progress = scanner.scan(&reply).expect("a reply of RESP");
             if let ReplyProgress::Complete { len, .. } = progress {
                 assert_eq!(len, reply.len(), "one reply to {args:?}");

@@ -3,12 +3,12 @@
 //! Flags of the command and of its key specifications are taken together: where either says write
 //! it is a write. Neither is a write to anything, unless the overrides say otherwise.
 
+use super::args::Args;
 use super::key_spec::{Home, KeyUse, NeedsMore, argument};
 use super::number::integer;
 use super::options::{self, Options};
-use super::overrides::{Special, Treatment};
-use super::request::Args;
 use super::table::Command;
+use super::treatment::{Special, Treatment};
 use crate::protocol::Kind;
 
 /// How far a write goes beyond the keys that it names.

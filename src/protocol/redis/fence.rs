@@ -7,8 +7,8 @@
 //!
 //! The server never sees a ticket.
 
+use super::args::Args;
 use super::key_spec::{NeedsMore, argument};
-use super::request::Args;
 use crate::protocol::Refusal;
 use crate::protocol::tickets::TICKETS_PER_REQUEST_MAX;
 use crate::ticket::TICKET_BYTES_MAX;

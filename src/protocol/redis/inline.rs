@@ -4,7 +4,8 @@
 //! byte after `\` as it is; `'...'` knows `\'` alone. Quotes may open inside an argument; after they
 //! close it must end.
 
-use super::request::{ProtocolError, Span};
+use super::args::Span;
+use super::request::ProtocolError;
 
 /// Splits a line, which has no line end and no NUL. The arguments' bytes go to `unquoted`.
 pub(super) fn split(

@@ -28,6 +28,9 @@ enum Part {
     Any,
 }
 
+/// The text before a capture, whether there is one, and the text after it.
+type SegmentTexts = (Box<[u8]>, bool, Box<[u8]>);
+
 /// Whether a pattern covers a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum KeyMatch<'k> {
@@ -98,8 +101,7 @@ impl KeyPattern {
         Ok(())
     }
 
-    /// The text before the capture, whether there is one, and the text after it.
-    fn read_segment(&mut self, segment: &str) -> Result<(Box<[u8]>, bool, Box<[u8]>), String> {
+    fn read_segment(&mut self, segment: &str) -> Result<SegmentTexts, String> {
         let (mut texts, mut at) = ([String::new(), String::new()], 0);
         let mut rest = segment;
         while let Some(char) = rest.chars().next() {

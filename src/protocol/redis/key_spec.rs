@@ -1,8 +1,8 @@
 //! Which arguments of a command are keys: by the key specifications of the server's own command
 //! table (Redis 7, "Key specifications"), or by first, last and step of older ones.
 
+use super::args::Args;
 use super::number::integer;
-use super::request::Args;
 
 /// The arguments that decide are not there yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -21,6 +21,7 @@ pub mod rules;
 pub mod table;
 pub mod value;
 
+mod args;
 mod class;
 mod database;
 mod encode;
@@ -33,11 +34,14 @@ mod number;
 mod options;
 mod overrides;
 mod refusal;
+mod reply_head;
 mod reserved;
+mod treatment;
 
+pub use args::Args;
 pub use conversation::{
-    Action, Change, ConnectionState, Conversation, ConversationSettings, Delivery, Finished, Plan,
-    Send, Unexpected,
+    Action, Change, ConnectionState, Conversation, ConversationSettings, Delivery, Finished, Owed,
+    Plan, Send, Unexpected,
 };
 pub use database::Databases;
 pub use encode::command as encode_command;
@@ -46,10 +50,9 @@ pub use filter::{Filter, Filtered};
 pub use key_pattern::KeyPattern;
 pub use key_spec::NeedsMore;
 pub use refusal::{code_word, refusal_reply};
-pub use reply::{
-    Redirect, ReplyEnd, ReplyError, ReplyHead, ReplyProgress, ReplyScanner, ReplyStreamed,
-};
-pub use request::{Args, ProtocolError, RequestLimits, RequestProgress, RequestScanner, Streamed};
+pub use reply::{ReplyError, ReplyProgress, ReplyScanner, ReplyStreamed};
+pub use reply_head::{Redirect, ReplyEnd, ReplyHead};
+pub use request::{ProtocolError, RequestLimits, RequestProgress, RequestScanner, Streamed};
 pub use reserved::{ReservedKeys, Scripts};
 pub use rules::{RedisRule, RedisRules};
 pub use table::{CommandClass, CommandTable, InvalidTable};

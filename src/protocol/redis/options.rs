@@ -2,9 +2,9 @@
 //! specifications look for a word anywhere, and can be led astray by a consumer named `STREAMS` or
 //! by a second `STORE`.
 
+use super::args::Args;
 use super::key_spec::{Home, KeyUse, NeedsMore, argument};
 use super::number::integer;
-use super::request::Args;
 
 /// What the options of a command say.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -9,12 +9,10 @@
 //! (`$?`, `*?`), which no server sends, are refused.
 
 use super::number::integer;
+use super::reply_head::{ReplyEnd, ReplyHead};
 
 /// Most aggregates that are open at once.
 pub const DEPTH_MAX: usize = 1024;
-
-/// Bytes of a reply's beginning that are kept: longer than every word that is looked for.
-const WORD_BYTES_MAX: usize = 24;
 
 /// Bytes of a line that tells a length or a number.
 const LINE_BYTES_MAX: usize = 32;
@@ -61,121 +59,6 @@ pub struct ReplyStreamed {
     pub len: usize,
     /// The last of them is the last of the reply.
     pub ended: Option<ReplyEnd>,
-}
-
-/// What the beginning of a reply tells.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReplyHead {
-    marker: u8,
-    null: bool,
-    word: Word,
-}
-
-/// The first bytes of a text.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Word {
-    bytes: [u8; WORD_BYTES_MAX],
-    len: u8,
-}
-
-const NO_WORD: Word = Word {
-    bytes: [0; WORD_BYTES_MAX],
-    len: 0,
-};
-
-impl Word {
-    fn push(&mut self, text: &[u8]) {
-        let len = usize::from(self.len);
-        let taken = text.len().min(WORD_BYTES_MAX - len);
-        self.bytes[len..len + taken].copy_from_slice(&text[..taken]);
-        // At most WORD_BYTES_MAX.
-        self.len += taken as u8;
-    }
-
-    fn is_full(&self) -> bool {
-        usize::from(self.len) == WORD_BYTES_MAX
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-}
-
-/// Where a cluster's node sends the client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Redirect {
-    /// The slot lives at another node.
-    Moved,
-    /// The slot is moving to another node.
-    Ask,
-}
-
-impl ReplyHead {
-    /// An error, simple or blob.
-    pub fn is_error(&self) -> bool {
-        matches!(self.marker, b'-' | b'!')
-    }
-
-    /// A push of RESP3: out of the order of replies.
-    pub fn is_push(&self) -> bool {
-        self.marker == b'>'
-    }
-
-    /// A null of either version.
-    pub fn is_null(&self) -> bool {
-        self.null
-    }
-
-    /// `+OK`.
-    pub fn is_ok(&self) -> bool {
-        self.is_status(b"OK")
-    }
-
-    /// `+QUEUED`.
-    pub fn is_queued(&self) -> bool {
-        self.is_status(b"QUEUED")
-    }
-
-    /// This simple string.
-    pub fn is_status(&self, text: &[u8]) -> bool {
-        self.marker == b'+' && self.word.as_bytes() == text
-    }
-
-    /// The first word of an error: `ERR`, `WRONGTYPE`, at most 24 bytes of it.
-    pub fn error_code(&self) -> Option<&[u8]> {
-        self.is_error().then(|| {
-            let word = self.word.as_bytes();
-            word.split(|&byte| byte == b' ').next().unwrap_or(word)
-        })
-    }
-
-    /// `MOVED`, `REDIRECT` and `ASK`, which would lead the client past the proxy.
-    pub fn redirect(&self) -> Option<Redirect> {
-        match self.error_code()? {
-            // Valkey's own word is for clients that asked for it.
-            b"MOVED" | b"REDIRECT" => Some(Redirect::Moved),
-            b"ASK" => Some(Redirect::Ask),
-            _ => None,
-        }
-    }
-
-    /// The text that an array or a push begins with: `message`, `subscribe`.
-    pub(super) fn first_text(&self) -> Option<&[u8]> {
-        matches!(self.marker, b'*' | b'>').then(|| self.word.as_bytes())
-    }
-
-    /// A line of MONITOR: a simple string that begins with the time, as no other does.
-    pub(super) fn is_monitor_line(&self) -> bool {
-        self.marker == b'+' && self.word.as_bytes().first().is_some_and(u8::is_ascii_digit)
-    }
-}
-
-/// What the end of a reply tells.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ReplyEnd {
-    /// The last integer among its outermost elements, or the reply itself. Subscriptions are
-    /// counted there.
-    pub integer: Option<i64>,
 }
 
 /// Where within a value the scanner is.
@@ -238,12 +121,6 @@ pub struct ReplyScanner {
     at: usize,
 }
 
-const NO_HEAD: ReplyHead = ReplyHead {
-    marker: 0,
-    null: false,
-    word: NO_WORD,
-};
-
 impl Default for ReplyScanner {
     fn default() -> ReplyScanner {
         ReplyScanner::new()
@@ -260,7 +137,7 @@ impl ReplyScanner {
             begun: false,
             elements: 0,
             inner: Vec::new(),
-            head: NO_HEAD,
+            head: ReplyHead::NONE,
             names: false,
             first_element_next: false,
             head_known: false,
@@ -300,7 +177,7 @@ impl ReplyScanner {
         self.begun = false;
         self.elements = 0;
         self.inner.clear();
-        self.head = NO_HEAD;
+        self.head = ReplyHead::NONE;
         self.names = false;
         self.first_element_next = false;
         self.head_known = false;
@@ -372,7 +249,7 @@ impl ReplyScanner {
         } else {
             self.level = Level::Reply;
             self.begun = true;
-            self.head.marker = marker;
+            self.head.begin(marker);
             self.names = matches!(marker, b'+' | b'-' | b'!');
             self.head_known = matches!(marker, b',' | b'#' | b'(' | b'=' | b'~' | b'%');
         }
@@ -442,7 +319,9 @@ impl ReplyScanner {
     }
 
     fn null_ends(&mut self) {
-        self.head.null |= self.level == Level::Reply;
+        if self.level == Level::Reply {
+            self.head.set_null();
+        }
         self.value_ends();
     }
 
@@ -479,9 +358,9 @@ impl ReplyScanner {
         if self.names {
             // A CR is text where no LF follows it.
             let open = rest.strip_suffix(b"\r").unwrap_or(rest);
-            self.head.word.push(if after_cr { b"\r" } else { b"" });
-            self.head.word.push(end.map_or(open, |end| &rest[..end]));
-            self.head_known |= self.head.word.is_full();
+            self.head.push(if after_cr { b"\r" } else { b"" });
+            self.head.push(end.map_or(open, |end| &rest[..end]));
+            self.head_known |= self.head.is_full();
         }
         match end {
             Some(end) => {
@@ -500,8 +379,8 @@ impl ReplyScanner {
         // At most the chunk's length.
         let taken = left.min(rest.len() as u64) as usize;
         if self.names {
-            self.head.word.push(&rest[..taken]);
-            self.head_known |= self.head.word.is_full();
+            self.head.push(&rest[..taken]);
+            self.head_known |= self.head.is_full();
         }
         self.stage = match left - taken as u64 {
             0 => Stage::PayloadCr,

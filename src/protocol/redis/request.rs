@@ -9,6 +9,7 @@
 //! after a length or a payload without looking at them (`processMultibulkBuffer`); here they must
 //! be CR LF, so that no request can be hidden in them.
 
+use super::args::{Args, Span};
 use super::inline;
 use super::number::integer;
 
@@ -104,93 +105,6 @@ impl ProtocolError {
     }
 }
 
-/// Where an argument is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Span {
-    pub(super) start: u32,
-    pub(super) len: u32,
-}
-
-impl Span {
-    pub(super) fn of(start: usize, len: usize) -> Span {
-        // Buffers are bounded by `decide_bytes`, which `RequestScanner` keeps below 4 GiB.
-        Span {
-            start: u32::try_from(start).unwrap_or(u32::MAX),
-            len: u32::try_from(len).unwrap_or(u32::MAX),
-        }
-    }
-
-    fn end(self) -> usize {
-        self.start as usize + self.len as usize
-    }
-}
-
-/// The arguments of a request, as far as they are there whole.
-#[derive(Clone, Copy, Debug)]
-pub struct Args<'a> {
-    bytes: &'a [u8],
-    spans: &'a [Span],
-    declared: usize,
-    inline: bool,
-}
-
-impl<'a> Args<'a> {
-    /// The argument at this place; 0 is the command's name.
-    pub fn get(&self, at: usize) -> Option<&'a [u8]> {
-        let span = self.spans.get(at)?;
-        self.bytes.get(span.start as usize..span.end())
-    }
-
-    /// How many are there.
-    pub fn len(&self) -> usize {
-        self.spans.len()
-    }
-
-    /// Whether none is there.
-    pub fn is_empty(&self) -> bool {
-        self.spans.is_empty()
-    }
-
-    /// How many there will be.
-    pub fn declared(&self) -> usize {
-        self.declared
-    }
-
-    /// Whether all are there.
-    pub fn is_complete(&self) -> bool {
-        self.spans.len() == self.declared
-    }
-
-    /// Those that are there.
-    pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let (bytes, spans) = (self.bytes, self.spans);
-        spans
-            .iter()
-            .filter_map(move |span| bytes.get(span.start as usize..span.end()))
-    }
-
-    /// The command that begins at a later argument.
-    pub fn from(&self, at: usize) -> Args<'a> {
-        Args {
-            spans: self.spans.get(at..).unwrap_or_default(),
-            declared: self.declared.saturating_sub(at),
-            ..*self
-        }
-    }
-
-    /// Whether it came as an inline command: its bytes are not those of its arguments.
-    pub(super) fn is_inline(&self) -> bool {
-        self.inline
-    }
-
-    /// Where in the request the argument at this place, which is not the first, begins with its
-    /// `$`.
-    pub(super) fn offset_of(&self, at: usize) -> Option<usize> {
-        let before = self.spans.get(at.checked_sub(1)?)?;
-        Some(before.end() + 2)
-    }
-}
-
 /// Bytes of a line that tells a length, more than any that Redis takes needs.
 const LENGTH_LINE_BYTES_MAX: usize = 24;
 
@@ -233,6 +147,8 @@ pub struct RequestScanner {
     flow: Flow,
     /// So many bytes are behind us.
     at: usize,
+    /// So many bytes of the line that begins there hold no CR.
+    looked: usize,
     spans: Vec<Span>,
     declared: usize,
     /// Arguments that are not there yet, when streaming: not whole.
@@ -250,6 +166,7 @@ impl RequestScanner {
             stage: Stage::Start,
             flow: Flow::Done,
             at: 0,
+            looked: 0,
             spans: Vec::new(),
             declared: 0,
             missing: 0,
@@ -306,11 +223,9 @@ impl RequestScanner {
 
     /// The arguments found so far in the buffer that was given to `scan`.
     pub fn args<'a>(&'a self, buffer: &'a [u8]) -> Args<'a> {
-        Args {
-            bytes: self.inline.as_deref().unwrap_or(buffer),
-            spans: &self.spans,
-            declared: self.declared,
-            inline: self.inline.is_some(),
+        match &self.inline {
+            Some(unquoted) => Args::inline(unquoted, &self.spans),
+            None => Args::new(buffer, &self.spans, self.declared),
         }
     }
 
@@ -376,6 +291,7 @@ impl RequestScanner {
         self.stage = Stage::Start;
         self.flow = Flow::Done;
         self.at = 0;
+        self.looked = 0;
         self.spans.clear();
         // One large request must not keep its memory for the connection's life.
         self.spans.shrink_to(SPANS_KEPT);
@@ -448,16 +364,20 @@ impl RequestScanner {
         endless: ProtocolError,
     ) -> Result<Option<&'b [u8]>, ProtocolError> {
         let rest = &buffer[self.at..];
-        let Some(len) = rest.iter().position(|&byte| byte == b'\r') else {
+        let mut more = rest[self.looked..].iter();
+        let Some(len) = more.position(|&byte| byte == b'\r') else {
+            self.looked = rest.len();
             return match rest.len() > self.limits.inline_bytes_max {
                 true => Err(endless),
                 false => Ok(None),
             };
         };
+        let len = self.looked + len;
         match rest.get(len + 1) {
             None => Ok(None),
             Some(b'\n') => {
                 self.at += len + 2;
+                self.looked = 0;
                 Ok(Some(&rest[1..len]))
             }
             Some(_) => Err(ProtocolError::LineEnd),

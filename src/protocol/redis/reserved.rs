@@ -6,15 +6,15 @@
 //! are in, or swaps it, is refused. A name under the prefix is refused in every database, or a key
 //! could be forged in one and moved to another.
 //!
-//! What is left: `DBSIZE` and `INFO keyspace` count them, notifications and `MONITOR` tell of them
-//! (`MONITOR` is refused), and a script can compute any name: scripts are refused, unless the
+//! What is left: `DBSIZE` and `INFO keyspace` count them, key space notifications and broadcast
+//! invalidations tell their names (`MONITOR`, which tells more, is refused), and a script can compute any name: scripts are refused, unless the
 //! operator trusts them.
 
 use super::class::{Class, Reach};
 use super::database::Databases;
 use super::key_spec::Home;
-use super::overrides::{Special, Treatment};
 use super::table::Command;
+use super::treatment::{Special, Treatment};
 use crate::protocol::{Kind, Refusal};
 
 /// Keys of the proxies in the backend.

@@ -10,6 +10,7 @@ use super::key_pattern::{KeyMatch, KeyPattern};
 use super::key_spec::{Home, KeyUse};
 use super::overrides;
 use super::reserved::ReservedKeys;
+use super::treatment::Treatment;
 use crate::lock_name::{LockName, LockPattern};
 use crate::protocol::pattern::{Captures, InvalidPattern, LockTemplate};
 use crate::protocol::{Kind, Refusal, Unmatched};
@@ -63,9 +64,8 @@ impl RedisRules {
     /// Lets commands through that are denied by default, named as `client|kill`.
     pub fn with_permitted(self, names: &[&str]) -> Result<RedisRules, InvalidPattern> {
         let check = |name: &&str| {
-            let denied = overrides::all().any(|known| {
-                known.name == *name && known.treatment == overrides::Treatment::Denied
-            });
+            let denied = overrides::all()
+                .any(|known| known.name == *name && known.treatment == Treatment::Denied);
             denied
                 .then(|| (*name).into())
                 .ok_or_else(|| InvalidPattern {

@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
+use super::args::Args;
 use super::key_spec::{Begin, Find, KeySpec};
-use super::overrides::{self, Treatment};
+use super::overrides;
 use super::reply::ReplyError;
-use super::request::Args;
+use super::treatment::Treatment;
 use super::value::Value;
 
 /// Longest command name that is looked up, with its subcommand.

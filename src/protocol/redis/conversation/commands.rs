@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use super::super::args::Args;
 use super::super::class::Class;
 use super::super::encode;
 use super::super::fence::{self, Fence, WITH_COMMAND_AT};
 use super::super::filter::Filter;
 use super::super::key_spec::{NeedsMore, argument};
 use super::super::options::database_index;
-use super::super::overrides::{Special, Treatment};
-use super::super::request::Args;
 use super::super::rules::RedisRules;
 use super::super::table::{Command, CommandTable};
+use super::super::treatment::{Special, Treatment};
 use super::plan::{Action, Deliver, Effect, Expect, Plan, ReplyMode, Send};
 use super::{Conversation, EXEC_ABORTED, TRANSACTION_LOCKS_MAX};
 use crate::protocol::{Kind, Refusal};
@@ -195,7 +195,7 @@ impl<T> Conversation<T> {
             }
             Special::Discard if alone && self.in_transaction() => {
                 plan.effect = Effect::Discard;
-                plan.barrier = rules.guards();
+                plan.barrier = true;
             }
             Special::Exec => return Ok(self.plan_exec(plan, rules)),
             Special::Watch if !self.in_transaction() => {

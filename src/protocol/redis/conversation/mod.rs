@@ -100,6 +100,21 @@ struct Transaction {
     refused: bool,
     /// What it selects, where it does.
     databases: Option<Databases>,
+    /// It changes the state of the connection otherwise.
+    changes: bool,
+}
+
+impl Transaction {
+    fn new(id: u64) -> Transaction {
+        Transaction {
+            id,
+            locks: vec![],
+            writes: false,
+            refused: false,
+            databases: None,
+            changes: false,
+        }
+    }
 }
 
 /// A command whose reply is due.
@@ -115,6 +130,8 @@ struct Sent<T> {
     transaction: Option<u64>,
     /// What an EXEC may select.
     databases: Option<Databases>,
+    /// It, or what an EXEC runs, changes the state of the connection otherwise.
+    changes: bool,
     payload: Option<T>,
 }
 
@@ -123,6 +140,22 @@ enum Entry<T> {
     Sent(Box<Sent<T>>),
     /// An answer of the proxy. Empty: suppressed.
     Local(Vec<u8>),
+}
+
+/// What a client is still owed when its backend connection is lost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Owed<T> {
+    /// An answer of the proxy; empty where the client wants none.
+    Answer(Vec<u8>),
+    /// The reply to a command that was forwarded: it may have been run.
+    Reply {
+        /// `CLIENT REPLY` has not taken it.
+        wanted: bool,
+        /// The command's name.
+        operation: Arc<str>,
+        /// What the shell kept with it.
+        payload: Option<T>,
+    },
 }
 
 /// One client connection and its backend connection. `T` is what the shell keeps with each command
@@ -168,50 +201,12 @@ impl<T> Conversation<T> {
     }
 
     fn send(&mut self, plan: Plan, payload: Option<T>) {
-        let suppressed = self.suppresses();
-        let mut transaction = self.transaction.as_ref().map(|transaction| transaction.id);
-        let mut databases = None;
-        match plan.effect {
-            Effect::Multi => {
-                self.transactions += 1;
-                self.transaction = Some(Transaction {
-                    id: self.transactions,
-                    locks: vec![],
-                    writes: false,
-                    refused: false,
-                    databases: None,
-                });
-                transaction = Some(self.transactions);
-            }
-            // Whatever its reply: the server's transaction is over.
-            Effect::Exec => {
-                databases = self
-                    .transaction
-                    .take()
-                    .and_then(|over| over.databases)
-                    // A `DISCARD` in its place selects nothing.
-                    .filter(|_| plan.deliver == Deliver::AsIs);
-                self.watching = false;
-            }
-            Effect::Watch => self.watching = true,
-            // Queued in a transaction, whose end unwatches anyway.
-            Effect::Unwatch => self.watching = false,
-            Effect::Reset => {
-                self.reply_off = false;
-                self.reply_skip_next = false;
-            }
-            Effect::Select(index) => {
-                self.databases_ahead = self.databases_ahead.or(index);
-                if let Some(transaction) = &mut self.transaction {
-                    let before = transaction.databases.unwrap_or(Databases::only(index));
-                    transaction.databases = Some(before.or(index));
-                }
-            }
-            _ => {}
-        }
-        if let (Some(open), Effect::None | Effect::Select(_)) = (&mut self.transaction, plan.effect)
-        {
+        // `RESET` turns replies on before it answers.
+        let suppressed = self.suppresses() && plan.effect != Effect::Reset;
+        let (transaction, runs) = self.move_on(&plan);
+        if let Some(open) = &mut self.transaction {
             open.writes |= plan.kind == Kind::Write;
+            open.changes |= plan.effect == Effect::ClientState;
             for lock in plan.locks {
                 if let Err(at) = open.locks.binary_search(&lock) {
                     open.locks.insert(at, lock);
@@ -223,13 +218,49 @@ impl<T> Conversation<T> {
             effect: plan.effect,
             expect: plan.expect,
             deliver: plan.deliver,
-            // `RESET` turns replies on before it answers.
-            suppressed: suppressed && plan.effect != Effect::Reset,
+            suppressed,
             tickets: plan.tickets,
             transaction,
-            databases,
+            databases: runs.as_ref().and_then(|over| over.databases),
+            changes: runs.is_some_and(|over| over.changes) || plan.effect == Effect::ClientState,
             payload,
         })));
+    }
+
+    /// Moves what is known of the connection on to the time after a command, before its reply. The
+    /// transaction that it is in, and the one that it runs.
+    fn move_on(&mut self, plan: &Plan) -> (Option<u64>, Option<Transaction>) {
+        let mut runs = None;
+        let before = self.transaction.as_ref().map(|open| open.id);
+        match plan.effect {
+            Effect::Multi => {
+                self.transactions += 1;
+                self.transaction = Some(Transaction::new(self.transactions));
+                return (Some(self.transactions), None);
+            }
+            // Whatever its reply: the server's transaction is over.
+            Effect::Exec => {
+                // A `DISCARD` in its place runs nothing.
+                let over = self.transaction.take();
+                runs = over.filter(|_| plan.deliver == Deliver::AsIs);
+                self.watching = false;
+            }
+            Effect::Watch => self.watching = true,
+            Effect::Unwatch => self.watching = false,
+            Effect::Reset => {
+                self.reply_off = false;
+                self.reply_skip_next = false;
+            }
+            Effect::Select(index) => {
+                self.databases_ahead = self.databases_ahead.or(index);
+                if let Some(open) = &mut self.transaction {
+                    let selected = open.databases.unwrap_or(Databases::only(index));
+                    open.databases = Some(selected.or(index));
+                }
+            }
+            _ => {}
+        }
+        (before, runs)
     }
 
     /// The command is refused: the client is told so in its order. Bytes that come back are to be
@@ -303,6 +334,18 @@ impl<T> Conversation<T> {
     /// Whether another command may be planned.
     pub fn has_room(&self) -> bool {
         self.queue.len() < OUTSTANDING_MAX
+    }
+
+    /// The connection is lost: what the client is still owed, in its order.
+    pub fn into_owed(self) -> impl Iterator<Item = Owed<T>> {
+        self.queue.into_iter().map(|entry| match entry {
+            Entry::Local(reply) => Owed::Answer(reply),
+            Entry::Sent(sent) => Owed::Reply {
+                wanted: !sent.suppressed,
+                operation: sent.operation,
+                payload: sent.payload,
+            },
+        })
     }
 
     /// The connection is lost: what the shell kept with the commands that have no reply.

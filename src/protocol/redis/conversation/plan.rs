@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::encode;
 use super::super::fence::FenceCommand;
 use super::super::filter::Filter;
-use super::super::overrides::Channels;
+use super::super::treatment::Channels;
 use crate::lock_name::LockName;
 use crate::protocol::{Kind, Refusal};
 

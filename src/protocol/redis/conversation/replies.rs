@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::super::filter::Filter;
-use super::super::overrides::Channels;
 use super::super::refusal::refusal_reply;
-use super::super::reply::{ReplyEnd, ReplyHead};
+use super::super::reply_head::{ReplyEnd, ReplyHead};
+use super::super::treatment::Channels;
 use super::plan::{Deliver, Effect, Expect};
 use super::{Conversation, Databases, Entry, FRESH, Sent};
 use crate::protocol::Refusal;
@@ -179,6 +179,7 @@ impl<T> Conversation<T> {
     }
 
     fn succeeded(&mut self, sent: &Sent<T>, null: bool) -> Change {
+        self.state.changed |= sent.changes;
         match sent.effect {
             Effect::Select(index) => {
                 self.state.databases = Databases::only(index);
@@ -214,8 +215,8 @@ impl<T> Conversation<T> {
                 self.settle_databases();
             }
             Effect::Monitor => self.state.monitor = true,
-            Effect::ClientState => self.state.changed = true,
             Effect::None
+            | Effect::ClientState
             | Effect::Multi
             | Effect::Watch
             | Effect::Unwatch

@@ -2,8 +2,9 @@ use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, Strategy, any, prop_assert_eq, proptest};
 use proptest::sample::select;
 
+use super::super::reply_head::Redirect;
 use super::super::value::Value;
-use super::{DEPTH_MAX, Redirect, ReplyEnd, ReplyError, ReplyHead, ReplyProgress, ReplyScanner};
+use super::{DEPTH_MAX, ReplyEnd, ReplyError, ReplyHead, ReplyProgress, ReplyScanner};
 
 /// Length, head and end of the reply that a stream begins with, which comes in pieces.
 fn scan_in(

@@ -2,7 +2,7 @@
 
 use super::{Action, Change, Code, Kind, Send, Talk};
 use super::{all, locks, needs, rules, two_rules};
-use crate::protocol::redis::{Databases, ReplyProgress, ReplyScanner};
+use crate::protocol::redis::{Databases, Owed, ReplyProgress, ReplyScanner};
 
 /// The last reply that is due has come.
 fn at_rest(talk: &Talk) -> bool {
@@ -42,6 +42,28 @@ fn what_has_no_reply_is_handed_back() {
     talk.server("+x\r\n");
     let left: Vec<String> = talk.conversation.into_outstanding().collect();
     assert_eq!(left, ["SET b 1"]);
+}
+
+#[test]
+fn what_a_client_is_owed_is_told_in_its_order() {
+    let mut talk = Talk::new(all());
+    for line in [
+        "GET a",
+        "FENCE STATUS",
+        "CLIENT REPLY SKIP",
+        "SET b 1",
+        "GET c",
+    ] {
+        talk.client(line);
+    }
+    let told = |owed| match owed {
+        Owed::Answer(reply) => String::from_utf8(reply).unwrap(),
+        Owed::Reply {
+            wanted, operation, ..
+        } => format!("{operation} {wanted}"),
+    };
+    let owed: Vec<String> = talk.conversation.into_owed().map(told).collect();
+    assert_eq!(owed, ["get true", "+FENCE\r\n", "set false", "get true"]);
 }
 
 #[test]
@@ -308,6 +330,24 @@ fn a_monitors_lines_are_no_replies() {
     );
     assert_eq!(talk.server("+RESET\r\n").unwrap().change, Change::Reset);
     assert!(at_rest(&talk) && talk.conversation.is_plain());
+}
+
+#[test]
+fn what_a_transaction_changes_of_the_connection_is_changed_by_its_end() {
+    let mut talk = Talk::new(rules(&[]));
+    let tracked = |talk: &mut Talk, end: &str| {
+        talk.both("MULTI", "+OK\r\n");
+        talk.both("CLIENT TRACKING ON", "+QUEUED\r\n");
+        assert!(!talk.conversation.state().changed);
+        talk.both("EXEC", end);
+        !talk.conversation.is_plain()
+    };
+    assert!(!tracked(&mut talk, "-EXECABORT no\r\n"));
+    assert!(tracked(&mut talk, "*1\r\n+OK\r\n"));
+    talk.both("RESET", "+RESET\r\n");
+    // The name of a library is no state that matters.
+    talk.both("CLIENT SETINFO LIB-NAME x", "+OK\r\n");
+    assert!(talk.conversation.is_plain());
 }
 
 /// What Redis 7.0.15 sends for each of these.

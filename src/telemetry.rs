@@ -18,6 +18,8 @@ pub const REFUSALS: &str = "ringfence_refusals_total";
 pub const AUDIT_DROPPED: &str = "ringfence_audit_dropped_total";
 /// Gauge: writes of the proxy whose outcome is not known and that keep a lock closed.
 pub const IN_DOUBT: &str = "ringfence_in_doubt";
+/// Counter: backend sessions that the proxy has ended and that are proven gone.
+pub const SESSIONS_ENDED: &str = "ringfence_backend_sessions_ended_total";
 /// Histogram: seconds of each Acquire, by `outcome`.
 pub const ACQUIRE_SECONDS: &str = "ringfence_lockd_acquire_seconds";
 /// Histogram: seconds of each round of seal orders to the proxies of a lock.

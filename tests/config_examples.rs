@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringfence::config::{Mode, ProxyConfig, TicketSource, TruncatedBody, Trust};
+use ringfence::config::{Mode, ProxyConfig, RedisLimits, TicketSource, TruncatedBody, Trust};
 use ringfence::protocol::etcd::method::find;
 use ringfence::protocol::{Classified, EtcdRules, Fields, Head, Kind, Listener};
 
@@ -44,7 +44,7 @@ fn every_example_is_taken() {
         names.push(name);
     }
     names.sort();
-    assert_eq!(names, ["etcd.toml", "http.toml", "s3.toml"]);
+    assert_eq!(names, ["etcd.toml", "http.toml", "redis.toml", "s3.toml"]);
 }
 
 #[test]
@@ -143,4 +143,19 @@ fn the_etcd_example_says_what_its_comments_say() {
     assert_eq!(put("queue:a:1"), one("queue/a"));
     assert_eq!(put("config/leader"), one("leader"));
     assert!(put("config/other").is_empty());
+}
+
+#[test]
+fn the_redis_example_says_what_its_comments_say() {
+    let config = example("redis.toml");
+    let [listener] = &config.redis[..] else {
+        panic!("one listener")
+    };
+    assert_eq!(listener.upstream.port, 6379);
+    assert_eq!(listener.admit_deadline, Duration::from_secs(5));
+    assert_eq!(listener.revoke_patience, Duration::from_millis(50));
+    assert_eq!(listener.limits, RedisLimits::default());
+    let patterns = listener.rules.lock_patterns();
+    let patterns: Vec<_> = patterns.iter().map(|it| it.as_str()).collect();
+    assert_eq!(patterns, ["job/*", "ledger"]);
 }

@@ -1,6 +1,7 @@
 //! The proxy's file.
 
 mod listener;
+mod redis;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use super::{ConfigError, ConfigErrors, load};
 use crate::ticket::{KeyRing, VerifyingKey};
 
 pub use listener::{Limits, ListenerConfig, Mode, TruncatedBody, Trust, Upstream};
+pub use redis::{FenceKeysConfig, RedisLimits, RedisListenerConfig, RedisUser};
 
 /// A proxy.
 #[derive(Clone, Debug)]
@@ -27,8 +29,10 @@ pub struct ProxyConfig {
     pub admin: AdminConfig,
     /// The bounds of the audit.
     pub audit: AuditConfig,
-    /// At least one.
+    /// Those of HTTP and S3. There is at least one listener in all.
     pub listeners: Vec<ListenerConfig>,
+    /// Those of Redis.
+    pub redis: Vec<RedisListenerConfig>,
 }
 
 /// What verifies tickets.
@@ -48,6 +52,8 @@ pub enum WatermarkStore {
     /// In `data_dir`.
     #[default]
     Embedded,
+    /// There, and in each backend itself, for all the proxies before it.
+    Backend,
 }
 
 /// The admin port.
@@ -106,15 +112,40 @@ fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Proxy
     if tables.is_empty() {
         report.error(root.at(), "no [[listener]] is given");
     }
-    let mut listeners = vec![];
+    let store = watermarks.unwrap_or_default();
+    let (mut listeners, mut redis, mut places) = (vec![], vec![], vec![]);
     for table in tables {
-        listeners.extend(listener::read_listener(report, table));
+        match table.word("protocol") {
+            Some("redis") => {
+                let Some(Found { value, at }) = redis::read_redis_listener(report, table, store)
+                else {
+                    continue;
+                };
+                places.push(place(&value.name, value.listen, at));
+                redis.push(value);
+            }
+            _ => {
+                let Some(Found { value, at }) = listener::read_listener(report, table) else {
+                    continue;
+                };
+                places.push(place(&value.name, value.listen, at));
+                if store == WatermarkStore::Backend {
+                    let name = &value.name;
+                    report.error(
+                        at,
+                        format!("listener {name:?} has no store in its backend: only redis has"),
+                    );
+                }
+                listeners.push(value);
+            }
+        }
     }
-    listener::check_unique(report, &listeners, admin.as_ref());
-    let listeners: Vec<_> = listeners.into_iter().map(|found| found.value).collect();
-    let signed = listeners
+    listener::check_unique(report, &places, admin.as_ref());
+    let mut trusts = listeners
         .iter()
-        .any(|listener| listener.trust == Trust::Signed);
+        .map(|it| it.trust)
+        .chain(redis.iter().map(|it| it.trust));
+    let signed = trusts.any(|trust| trust == Trust::Signed);
     if tickets == Some(TicketSource::Unsigned) && signed {
         report.error(
             root.at(),
@@ -131,7 +162,13 @@ fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Proxy
         },
         audit: audit?,
         listeners,
+        redis,
     })
+}
+
+fn place(name: &str, listen: SocketAddr, at: usize) -> Found<(String, SocketAddr)> {
+    let value = (name.to_owned(), listen);
+    Found { value, at }
 }
 
 fn read_tickets(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<TicketSource> {
@@ -162,10 +199,11 @@ fn read_watermarks(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<
     };
     let planned = |store: &str| match store {
         "embedded" => Ok(WatermarkStore::Embedded),
-        "etcd" | "backend" => Err("not supported by this version yet: \"embedded\" is"),
-        _ => Err("expected \"embedded\""),
+        "backend" => Ok(WatermarkStore::Backend),
+        "etcd" => Err("not supported by this version yet: \"embedded\" and \"backend\" are"),
+        _ => Err("expected \"embedded\" or \"backend\""),
     };
-    let store = table.parsed(report, "store", "\"embedded\"", planned);
+    let store = table.parsed(report, "store", "\"embedded\" or \"backend\"", planned);
     let store = if table.has("store") {
         store.map(|found| found.value)
     } else {

@@ -120,6 +120,11 @@ impl<'t, 's> Table<'t, 's> {
         self.table.get(key)
     }
 
+    /// A look at a text, before it is read.
+    pub(super) fn word(&self, key: &str) -> Option<&'t str> {
+        self.table.get(key)?.get_ref().as_str()
+    }
+
     /// A value that must be there.
     pub(super) fn require<T>(
         &self,

@@ -247,3 +247,66 @@ fn a_lockd_that_contradicts_itself_is_refused() {
         );
     }
 }
+
+const REDIS: &str = r#"
+instance = "edge-1"
+data_dir = "/var/lib/ringfence"
+[tickets]
+lockd = "http://127.0.0.1:7420"
+[[listener]]
+name = "jobs"
+protocol = "redis"
+listen = "127.0.0.1:6380"
+upstream = "127.0.0.1:6379"
+[[listener.rule]]
+lock = "job/{id}"
+key = "job:{id}:*"
+"#;
+
+fn redis_errors(that: &str, this: &str) -> String {
+    assert!(REDIS.contains(that), "{that}");
+    match ProxyConfig::parse(&REDIS.replacen(that, this, 1)) {
+        Ok(_) => String::new(),
+        Err(errors) => errors.to_string(),
+    }
+}
+
+#[test]
+fn a_redis_listener_is_read_with_its_defaults() {
+    let config = ProxyConfig::parse(REDIS).unwrap();
+    assert!(config.listeners.is_empty());
+    let listener = &config.redis[0];
+    assert_eq!(
+        (listener.trust, listener.mode),
+        (Trust::Signed, Mode::Enforce)
+    );
+    assert_eq!(listener.limits.bulk_bytes_max, 512 << 20);
+    assert_eq!(listener.control, super::RedisUser::default());
+}
+
+#[test]
+fn what_is_wrong_in_a_redis_listener_is_told() {
+    let upstream = "upstream = \"127.0.0.1:6379\"";
+    let wrong = |line: &str| redis_errors(upstream, &format!("{upstream}\n{line}"));
+    assert_eq!(wrong("permit = [\"client|kill\"]"), "");
+    for (line, told) in [
+        (
+            "in_doubt_hold = \"5s\"",
+            "unknown key `listener.in_doubt_hold`",
+        ),
+        ("revoke_patience = 5", "`listener.revoke_patience` is 5"),
+        ("limits = { connections_max = 0 }", "connections_max` is 0"),
+        ("control = { user = \"x\" }", "needs a `password_file`"),
+        ("control = { password_file = \"/none\" }", "cannot be read"),
+    ] {
+        let errors = wrong(line);
+        assert!(errors.contains(told), "{line}: {errors}");
+    }
+    let twice = redis_errors(
+        "[tickets]",
+        "[admin]\nlisten = \"127.0.0.1:6380\"\n[tickets]",
+    );
+    assert!(twice.contains("admin port"), "{twice}");
+    let unknown = redis_errors("key = \"job:{id}:*\"", "key = \"job:*\"");
+    assert!(unknown.contains("id"), "{unknown}");
+}

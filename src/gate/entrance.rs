@@ -28,6 +28,15 @@ impl Entrance {
         Permit::enter(&self.epoch, token).ok_or(NotNow)
     }
 
+    /// Whether the token equals the settled watermark at this instant: what a read needs.
+    pub fn passes(&mut self, token: Token) -> bool {
+        if self.epoch.admits(token) {
+            return true;
+        }
+        self.epoch = self.gate.current_epoch();
+        self.epoch.admits(token)
+    }
+
     /// The gate behind it.
     pub fn gate(&self) -> &Arc<Gate> {
         &self.gate

@@ -7,6 +7,7 @@ use super::handle::Gate;
 use super::sync::Mutex;
 use super::waiters::Waiters;
 use super::word::Word;
+use crate::token::Token;
 
 /// An epoch is made open when the gate settles and is closed once, by a raise, a close or a
 /// retirement. It never opens again: the next settling makes a new one.
@@ -37,6 +38,11 @@ impl Epoch {
             gate,
             revocations: Mutex::new(Waiters::default()),
         }
+    }
+
+    /// Whether a permit for this token could be had now.
+    pub(super) fn admits(&self, token: Token) -> bool {
+        self.token == token.get() && !self.word.is_closed()
     }
 
     /// Closes the word and wakes the sessions to be revoked. Returns the permits in flight.

@@ -13,6 +13,7 @@ pub mod grpc;
 pub mod head;
 pub mod http;
 pub mod pattern;
+pub mod redis;
 pub mod refusal;
 pub mod s3;
 pub mod tickets;

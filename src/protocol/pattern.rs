@@ -117,6 +117,13 @@ pub struct Captures<'a> {
 }
 
 impl<'a> Captures<'a> {
+    /// These texts, at most [`CAPTURES_MAX`].
+    pub(super) fn of(texts: &[&'a str]) -> Captures<'a> {
+        let mut captures = Captures::default();
+        texts.iter().for_each(|text| captures.push(text));
+        captures
+    }
+
     pub(super) fn push(&mut self, text: &'a str) {
         // Patterns with more captures do not compile.
         if let Some(slot) = self.texts.get_mut(self.len) {

@@ -2,10 +2,13 @@
 //!
 //! A backend that cannot prove that a write is dead gets `in_doubt_hold`, the time in which the
 //! operator says that it finishes or drops whatever it took. One task resolves each doubt at its
-//! time. Invariant: each doubt that a gate counts is resolved exactly once, never before its time.
+//! time. Where the backend can prove it, the doubt is a value ([`Doubt`]) that waits for the proof.
+//! Invariant: each doubt that a gate counts is resolved at most once, never before its time or
+//! proof.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -32,6 +35,27 @@ pub struct Doubts {
 struct Shared {
     due: Mutex<BinaryHeap<Reverse<Due>>>,
     earlier: Notify,
+    /// Doubts that wait for a proof.
+    unproven: AtomicUsize,
+}
+
+/// A doubt that only a proof ends. Dropped without [`Doubt::resolve`], it stays: its lock is closed
+/// to newer tokens for the rest of this run.
+#[must_use = "a doubt that is dropped stays"]
+pub struct Doubt {
+    token: u64,
+    entry: Arc<Entry>,
+    doubts: Doubts,
+}
+
+impl Doubt {
+    /// The write is proven dead or finished.
+    pub fn resolve(self) {
+        self.entry.gate().resolve_doubt(self.token);
+        self.entry.pump();
+        self.doubts.shared.unproven.fetch_sub(1, Ordering::Relaxed);
+        metrics::gauge!(telemetry::IN_DOUBT).decrement(1);
+    }
 }
 
 struct Due {
@@ -54,9 +78,20 @@ impl Doubts {
         }
     }
 
+    /// A doubt that the gate counts already, until it is proven.
+    pub fn until_proven(&self, entry: Arc<Entry>, token: u64) -> Doubt {
+        metrics::gauge!(telemetry::IN_DOUBT).increment(1);
+        self.shared.unproven.fetch_add(1, Ordering::Relaxed);
+        Doubt {
+            token,
+            entry,
+            doubts: self.clone(),
+        }
+    }
+
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.lock().len()
+        self.lock().len() + self.shared.unproven.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BinaryHeap<Reverse<Due>>> {

@@ -13,6 +13,8 @@ pub mod doubts;
 pub mod etcd;
 pub mod fence;
 pub mod gates;
+pub mod left;
+pub mod redis;
 pub mod registry;
 pub mod session;
 pub mod shadows;

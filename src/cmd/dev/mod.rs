@@ -10,7 +10,7 @@ use super::print_line;
 use super::signals::Signals;
 
 use object_store::{ACCESS_KEY, BUCKET, SECRET_KEY};
-use stack::{ETCD_LOCK, HTTP_LOCK, S3_LOCK, Stack, StackOptions};
+use stack::{ETCD_LOCK, HTTP_LOCK, REDIS_LOCK, S3_LOCK, Stack, StackOptions};
 
 /// Runs until a signal.
 pub async fn run(args: DevArgs) -> Result<u8, Failure> {
@@ -25,6 +25,8 @@ pub async fn run(args: DevArgs) -> Result<u8, Failure> {
         s3_listen: args.s3_listen,
         http_listen: args.http_listen,
         etcd_listen: args.etcd_listen,
+        redis: args.redis,
+        redis_listen: args.redis_listen,
     };
     let stack = tokio::select! {
         stack = Stack::start(options) => stack?,
@@ -60,6 +62,9 @@ store itself   {store}   (past the proxy: nothing is fenced there)
     if let Some(etcd) = stack.etcd_url() {
         text += &format!("proxy, etcd    {etcd}   (writes need the lock {ETCD_LOCK})\n");
     }
+    if let Some(redis) = stack.redis() {
+        text += &format!("proxy, Redis   {redis}   (writes need the lock {REDIS_LOCK})\n");
+    }
     text += &format!(
         r#"
 The bucket {BUCKET} is guarded by the lock {S3_LOCK}. In another terminal:
@@ -78,8 +83,20 @@ The bucket {BUCKET} is guarded by the lock {S3_LOCK}. In another terminal:
   ringfence lock {S3_LOCK} -- sh -c 'curl -i -X PUT -d newer -H "Fencing-Token: $FENCING_TOKEN" {object}'
   curl -i -X PUT -d stale -H "Fencing-Token: $OLD" {object}
   ringfence audit tail
-
-Ctrl-C ends it."#
+"#
     );
+    if let Some(redis) = stack.redis() {
+        text += &format!(
+            r#"
+  # the same for Redis: NOFENCE, then OK
+  redis-cli -h {host} -p {port} SET hello x
+  ringfence lock {REDIS_LOCK} -- sh -c \
+    'redis-cli -h {host} -p {port} FENCE WITH "$FENCING_TOKEN" SET hello x'
+"#,
+            host = redis.ip(),
+            port = redis.port(),
+        );
+    }
+    text += "\nCtrl-C ends it.";
     text
 }

@@ -20,6 +20,8 @@ pub const S3_LOCK: &str = BUCKET;
 pub const HTTP_LOCK: &str = "http";
 /// The lock that guards all keys of the etcd.
 pub const ETCD_LOCK: &str = "etcd";
+/// The lock that guards the Redis server.
+pub const REDIS_LOCK: &str = "redis";
 /// Longest wait until the proxy knows the lock service's keys.
 const READY_MAX: Duration = Duration::from_secs(20);
 /// How often it is asked.
@@ -44,6 +46,10 @@ pub struct StackOptions {
     pub http_listen: SocketAddr,
     /// Proxy, etcd.
     pub etcd_listen: SocketAddr,
+    /// A Redis server to guard, `host:port`.
+    pub redis: Option<String>,
+    /// Proxy, Redis.
+    pub redis_listen: SocketAddr,
 }
 
 impl StackOptions {
@@ -59,6 +65,8 @@ impl StackOptions {
             s3_listen: free,
             http_listen: free,
             etcd_listen: free,
+            redis: None,
+            redis_listen: free,
         }
     }
 }
@@ -71,6 +79,7 @@ pub struct Stack {
     s3: SocketAddr,
     http: Option<SocketAddr>,
     etcd: Option<SocketAddr>,
+    redis: Option<SocketAddr>,
 }
 
 impl Stack {
@@ -88,8 +97,8 @@ impl Stack {
         let Some(s3) = proxy.listener("s3") else {
             return Err(Failure::new(exit::FAILED, "the S3 listener is missing"));
         };
-        let http = proxy.listener("http");
-        let etcd = proxy.listener("etcd");
+        let (http, etcd) = (proxy.listener("http"), proxy.listener("etcd"));
+        let redis = proxy.listener("redis");
         let stack = Stack {
             lockd,
             proxy,
@@ -97,6 +106,7 @@ impl Stack {
             s3,
             http,
             etcd,
+            redis,
         };
         stack.wait_until_ready().await?;
         Ok(stack)
@@ -141,6 +151,11 @@ impl Stack {
     /// The proxy's etcd listener, if an etcd is guarded.
     pub fn etcd_url(&self) -> Option<String> {
         self.etcd.map(|address| format!("http://{address}"))
+    }
+
+    /// The proxy's Redis listener, if a Redis server is guarded.
+    pub fn redis(&self) -> Option<SocketAddr> {
+        self.redis
     }
 
     /// The object store itself, past the proxy.
@@ -230,6 +245,23 @@ path = "/**"
 "#
         );
     }
+    if let Some(redis) = &options.redis {
+        let upstream = toml::Value::from(redis.clone());
+        let listen = options.redis_listen;
+        let _ = write!(
+            text,
+            r#"
+[[listener]]
+name = "redis"
+protocol = "redis"
+listen = "{listen}"
+upstream = {upstream}
+[[listener.rule]]
+lock = "{REDIS_LOCK}"
+key = "*"
+"#
+        );
+    }
     text
 }
 
@@ -263,6 +295,9 @@ mod tests {
         let config = ProxyConfig::parse(&proxy_config(&options, address, address)).unwrap();
         let ports = config.listeners.iter().map(|it| it.upstream.port);
         assert_eq!(ports.collect::<Vec<_>>(), [7420, 2379, 8080]);
+        options.redis = Some("localhost:6379".to_owned());
+        let config = ProxyConfig::parse(&proxy_config(&options, address, address)).unwrap();
+        assert_eq!(config.redis[0].upstream.port, 6379);
     }
 
     #[test]

@@ -110,13 +110,17 @@ impl Default for Limits {
 const HOUR: Duration = Duration::from_secs(3600);
 const IN_DOUBT_HOLD_DEFAULT: Duration = Duration::from_secs(30);
 const ADMIT_DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
-const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=HOUR;
+pub(super) const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=HOUR;
+
+const PROTOCOLS: &str = "\"http\", \"s3\", \"redis\" or \"etcd\"";
+const POSTGRES_LATER: &str = "this protocol is not supported by this version yet: \"http\", \"s3\", \"redis\" and \"etcd\" are";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+pub(super) enum Protocol {
     Http,
     S3,
     Etcd,
+    Redis,
 }
 
 /// Reads one listener. `None` when something in it is wrong, which is in the report then.
@@ -127,12 +131,7 @@ pub(super) fn read_listener(
     let t = &mut table;
     let name = t.parsed(report, "name", "a name", check_instance);
     let name = t.require(report, "name", name);
-    let protocol = t.parsed(
-        report,
-        "protocol",
-        "\"http\", \"s3\" or \"etcd\"",
-        check_protocol,
-    );
+    let protocol = t.parsed(report, "protocol", PROTOCOLS, check_protocol);
     let protocol = t.require(report, "protocol", protocol);
     let listen = t.address(report, "listen");
     let listen = t.require(report, "listen", listen);
@@ -193,15 +192,14 @@ fn value_or_default<T: Default>(found: Option<Found<T>>) -> T {
     found.map(|found| found.value).unwrap_or_default()
 }
 
-fn check_protocol(text: &str) -> Result<Protocol, &'static str> {
+pub(super) fn check_protocol(text: &str) -> Result<Protocol, &'static str> {
     match text {
         "http" => Ok(Protocol::Http),
         "s3" => Ok(Protocol::S3),
         "etcd" => Ok(Protocol::Etcd),
-        "postgres" | "redis" => Err(
-            "this protocol is not supported by this version yet: \"http\", \"s3\" and \"etcd\" are",
-        ),
-        _ => Err("expected \"http\", \"s3\" or \"etcd\""),
+        "redis" => Ok(Protocol::Redis),
+        "postgres" => Err(POSTGRES_LATER),
+        _ => Err("expected \"http\", \"s3\", \"redis\" or \"etcd\""),
     }
 }
 
@@ -322,13 +320,15 @@ fn read_rules(
             Some(Protocol::Http) => http.extend(read_http_rule(report, &mut table)),
             Some(Protocol::S3) => s3.extend(read_s3_rule(report, &mut table)),
             Some(Protocol::Etcd) => keys.extend(read_etcd_rule(report, &mut table)),
-            // Which keys a rule may have is not known: the protocol's error is enough.
-            None => continue,
+            // Which keys a rule may have is not known: the protocol's error is enough. A Redis
+            // listener has a reader of its own.
+            Some(Protocol::Redis) | None => continue,
         }
         table.finish(report);
     }
     let hosts: Vec<&str> = virtual_hosts.iter().map(String::as_str).collect();
     Some(match protocol? {
+        Protocol::Redis => return None,
         Protocol::Http => Listener::Http(HttpRules::new(http, unmatched)),
         Protocol::S3 => Listener::S3(S3Rules::new(s3, &hosts, unmatched)),
         Protocol::Etcd => Listener::Etcd(etcd?.with_rules(keys, unmatched)),
@@ -394,13 +394,16 @@ fn read_etcd_rule(report: &mut Report<'_>, table: &mut Table<'_, '_>) -> Option<
     taken(report, rule, &[("lock", lock.at), ("key", key.at)])
 }
 
-fn read_lock(report: &mut Report<'_>, table: &mut Table<'_, '_>) -> Option<Found<String>> {
+pub(super) fn read_lock(
+    report: &mut Report<'_>,
+    table: &mut Table<'_, '_>,
+) -> Option<Found<String>> {
     let lock = table.text(report, "lock", "a lock's name");
     table.require(report, "lock", lock)
 }
 
 /// The rule, or its error at the place of the part that is wrong.
-fn taken<T>(
+pub(super) fn taken<T>(
     report: &mut Report<'_>,
     rule: Result<T, InvalidPattern>,
     places: &[(&str, usize)],
@@ -418,24 +421,24 @@ fn taken<T>(
 /// Names and addresses must be one listener's own.
 pub(super) fn check_unique(
     report: &mut Report<'_>,
-    listeners: &[Found<ListenerConfig>],
+    listeners: &[Found<(String, SocketAddr)>],
     admin: Option<&Found<SocketAddr>>,
 ) {
     for (nth, listener) in listeners.iter().enumerate() {
-        let (name, listen) = (&listener.value.name, listener.value.listen);
+        let (name, listen) = (&listener.value.0, listener.value.1);
         let earlier = &listeners[..nth];
-        if let Some(first) = earlier.iter().find(|other| other.value.name == *name) {
+        if let Some(first) = earlier.iter().find(|other| other.value.0 == *name) {
             let line = report.line(first.at);
             report.error(
                 listener.at,
                 format!("listener {name:?} is given twice: see line {line}"),
             );
         }
-        let same = |other: &&Found<ListenerConfig>| overlap(other.value.listen, listen);
+        let same = |other: &&Found<(String, SocketAddr)>| overlap(other.value.1, listen);
         if let Some(first) = earlier.iter().find(same) {
             let message = format!(
                 "listener {name:?} listens on {listen}, which {:?} has already",
-                first.value.name
+                first.value.0
             );
             report.error(listener.at, message);
         }

@@ -96,6 +96,14 @@ impl Inner {
         if stored.is_none() && doubtful && Instant::now() < until {
             recovered.in_doubt = vec![recovered.floor - 1];
         }
+        let timed = recovered.in_doubt.clone();
+        let unproven = self.left.is_pending(lock).then(|| {
+            // The session may have carried what was admitted last, and what it drained.
+            let left = stored.map(|stored| stored.recover(true).in_doubt);
+            left.and_then(|left| left.first().copied())
+                .unwrap_or(recovered.floor - 1)
+        });
+        recovered.in_doubt.extend(unproven);
         let hold = stored.map_or(Duration::ZERO, |stored| stored.hold);
         let gate = Gate::new(lock.clone(), &recovered);
         let unsigned = stored.map_or(unsigned, |stored| stored.unsigned);
@@ -106,8 +114,12 @@ impl Inner {
             floors.collect(),
         );
         let entry = Entry::new(gate, unsigned, hold, self.started, parts);
-        for token in recovered.in_doubt {
+        for token in timed {
             self.doubts.add(Arc::clone(&entry), token, until);
+        }
+        if let Some(token) = unproven {
+            let doubt = self.doubts.until_proven(Arc::clone(&entry), token);
+            self.left.hold(lock, doubt);
         }
         entry
     }

@@ -28,6 +28,7 @@ use tokio::time::Instant;
 
 use super::doubts::{DOUBTS_MAX, Doubts, InFlight};
 use super::etcd::{Floors, NotRaised};
+use super::left::Left;
 use super::registry::Registry;
 use super::watermarks::{LoadError, Start, Watermarks, What};
 use crate::gate::{Permit, Presented};
@@ -94,6 +95,7 @@ struct Inner {
     /// Backends that check tokens themselves: they learn a lock's floor before it admits.
     floors: Vec<Arc<Floors>>,
     holds: Holds,
+    left: Left,
     start: Start,
     started: Instant,
     /// See [`Gates::set_unconfirmed`].
@@ -118,6 +120,7 @@ impl Gates {
         watermarks: Watermarks,
         start: Start,
         holds: Holds,
+        left: Left,
         registry: Option<Registry>,
         floors: Vec<Arc<Floors>>,
     ) -> Gates {
@@ -130,6 +133,7 @@ impl Gates {
                 registry,
                 floors,
                 holds,
+                left,
                 start,
                 started: Instant::now(),
                 unconfirmed,

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{Claim, Gates, Holds, LastGate};
 use crate::lock_name::{LockName, LockPattern};
 use crate::protocol::refusal::Code;
+use crate::proxy::left::Left;
 use crate::proxy::watermarks::{Opening, QUEUE_CHANGES_MAX, Watermarks, WatermarksThread, What};
 use crate::token::Token;
 
@@ -39,7 +40,7 @@ impl Store {
         let (watermarks, thread, start) = Watermarks::open(self.dir.path(), opening).unwrap();
         self.thread = Some(thread);
         let holds = Holds::new(vec![(vec![LockPattern::new("**").unwrap()], HOLD)]);
-        Gates::new(watermarks, start, holds, None, vec![])
+        Gates::new(watermarks, start, holds, Left::default(), None, vec![])
     }
 
     fn crash(&mut self) {

@@ -17,7 +17,7 @@ use redb::{Database, ReadableTable};
 
 use super::database::{self, Identity, LOCKS, META};
 use super::record::Stored;
-use super::{Change, Shared, What};
+use super::{Change, Shared, What, sessions};
 
 /// Most changes of one transaction.
 const BATCH_CHANGES_MAX: usize = 4096;
@@ -169,6 +169,14 @@ fn write_batch(database: &Database, batch: &[Change], run: u64) -> Result<(), re
                     meta.insert("unconfirmed", unconfirmed)?;
                     continue;
                 }
+                What::Carries { session, lock } => {
+                    sessions::insert(&write, session, lock, run)?;
+                    continue;
+                }
+                What::Ended(session) => {
+                    sessions::remove(&write, session)?;
+                    continue;
+                }
                 What::Raise { lock, .. } | What::Hold { lock, .. } | What::Clean { lock } => lock,
             };
             let old = locks
@@ -218,7 +226,7 @@ fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
             drained: true,
             ..old
         }),
-        What::Confirmed(_) => None,
+        What::Confirmed(_) | What::Carries { .. } | What::Ended(_) => None,
     }
 }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use redb::{Database, ReadableDatabase, TableDefinition};
 
 use super::record::{Stored, Torn};
+use super::sessions::SESSIONS;
 use crate::lock_name::LockName;
 
 pub(super) const LOCKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("locks");
@@ -174,6 +175,7 @@ pub(super) fn write_identity(database: &Database, identity: &Identity) -> Result
     let write = database.begin_write()?;
     {
         write.open_table(LOCKS)?;
+        write.open_table(SESSIONS)?;
         let mut meta = write.open_table(META)?;
         let flag = |set: bool| u64::from(set).to_string();
         for (key, value) in [

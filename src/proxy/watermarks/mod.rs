@@ -14,6 +14,7 @@
 mod committer;
 mod database;
 mod record;
+mod sessions;
 
 use std::io::Read as _;
 use std::path::Path;
@@ -31,6 +32,7 @@ use crate::lock_name::LockName;
 
 pub use database::{FILE_NAME, LoadError, OpenError};
 pub use record::{RECORD_BYTES, Stored, Torn};
+pub use sessions::{BackendSession, LeftSession};
 
 /// Most changes that wait for the thread. One more is refused at once.
 pub const QUEUE_CHANGES_MAX: usize = 16 * 1024;
@@ -63,6 +65,15 @@ pub enum What {
     },
     /// Whether it is known that no older store was lost.
     Confirmed(bool),
+    /// A backend session is about to carry its first write under a lock.
+    Carries {
+        /// The session.
+        session: BackendSession,
+        /// The lock.
+        lock: LockName,
+    },
+    /// Nothing of a backend session can be applied any more.
+    Ended(BackendSession),
 }
 
 /// A change with its owner.
@@ -202,6 +213,11 @@ impl Watermarks {
         limit: usize,
     ) -> Result<Vec<(LockName, Stored)>, LoadError> {
         self.with_database(|database| database::list(database, prefix, after, limit))
+    }
+
+    /// The sessions that may still be at the backends. Blocks on the disk.
+    pub fn sessions(&self) -> Result<Vec<LeftSession>, LoadError> {
+        self.with_database(sessions::list)
     }
 
     fn with_database<T>(

@@ -1,0 +1,147 @@
+//! What is to become of one command.
+
+use std::sync::Arc;
+
+use super::super::encode;
+use super::super::fence::FenceCommand;
+use super::super::filter::Filter;
+use super::super::treatment::Channels;
+use crate::lock_name::LockName;
+use crate::protocol::{Kind, Refusal};
+
+/// What is to become of one command. It is handed back to the conversation when that is done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// The command's name in lower case, with its subcommand as `client|list`: for the audit.
+    pub operation: Arc<str>,
+    /// Read or write.
+    pub kind: Kind,
+    /// The locks that rules name for it: sorted, each once. A write needs a current ticket for
+    /// each; on a read they tell which lock a bare token is for. `EXEC` has those of all that was
+    /// queued.
+    pub locks: Vec<LockName>,
+    /// The tickets that it carries itself, not verified: of `FENCE SET` and `AUTH` they are the
+    /// connection's from its success on, of `FENCE WITH` they are for this command alone.
+    pub tickets: Vec<Box<str>>,
+    /// What to do.
+    pub action: Action,
+    /// It may wait at the server for as long as it likes.
+    pub blocks: bool,
+    /// It needs, or makes, a backend connection of its own.
+    pub pins: bool,
+    /// Nothing that follows may be planned before its reply has been delivered.
+    pub barrier: bool,
+    pub(super) effect: Effect,
+    pub(super) expect: Expect,
+    pub(super) deliver: Deliver,
+}
+
+/// What to do with a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Send it to the backend, once its locks are admitted.
+    Forward(Send),
+    /// The proxy does this itself, then answers.
+    Fence(FenceCommand),
+    /// The proxy answers this.
+    Answer(Vec<u8>),
+    /// It is refused.
+    Refuse(Refusal),
+}
+
+/// Which bytes to send.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Send {
+    /// The request's own.
+    AsIs,
+    /// These, then the request's from this offset on. It can be streamed.
+    Tail {
+        /// The new beginning.
+        head: Vec<u8>,
+        /// Bytes of the request that it stands for.
+        from: usize,
+    },
+    /// These alone. The request is there whole.
+    Instead(Vec<u8>),
+}
+
+/// What the success of a command changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Effect {
+    None,
+    Select(u32),
+    Auth,
+    Hello { version: Option<u8>, auth: bool },
+    Reset,
+    Quit,
+    Multi,
+    Exec,
+    Discard,
+    Watch,
+    Unwatch,
+    Monitor,
+    ReplyMode(ReplyMode),
+    ClientState,
+}
+
+/// `CLIENT REPLY`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ReplyMode {
+    On,
+    Off,
+    Skip,
+}
+
+/// Which replies are due.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Expect {
+    One,
+    /// One for each channel; none: as many as there are subscriptions.
+    Confirmations {
+        channels: Channels,
+        subscribes: bool,
+        left: Option<u64>,
+    },
+}
+
+/// What the client gets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Deliver {
+    AsIs,
+    Filtered(Filter),
+    Instead(Vec<u8>),
+}
+
+impl Plan {
+    pub(super) fn new(operation: Arc<str>, action: Action) -> Plan {
+        Plan {
+            operation,
+            kind: Kind::Read,
+            locks: vec![],
+            tickets: vec![],
+            action,
+            blocks: false,
+            pins: false,
+            barrier: false,
+            effect: Effect::None,
+            expect: Expect::One,
+            deliver: Deliver::AsIs,
+        }
+    }
+
+    pub(super) fn refuse(operation: Arc<str>, refusal: Refusal) -> Plan {
+        Plan::new(operation, Action::Refuse(refusal))
+    }
+
+    pub(super) fn forward(operation: Arc<str>) -> Plan {
+        Plan::new(operation, Action::Forward(Send::AsIs))
+    }
+
+    /// Sends this command instead.
+    pub(super) fn instead(self, args: &[impl AsRef<[u8]>]) -> Plan {
+        Plan {
+            action: Action::Forward(Send::Instead(encode::command(args))),
+            ..self
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What takes time: tickets verified, locks settled, sessions recorded. Futures of their own, so
+//! that replies go on beside them.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::RETRY_AFTER;
+use crate::config::{Mode, Trust};
+use crate::lock_name::LockName;
+use crate::protocol::Refusal;
+use crate::proxy::gates::{Claim, Entry};
+use crate::proxy::redis::RedisListening;
+use crate::proxy::redis::flights::SessionId;
+use crate::proxy::watermarks::{BackendSession, What};
+use crate::ticket::Ticket;
+use crate::token::Token;
+
+/// Genuine tickets, of a connection or of one command.
+#[derive(Clone, Default)]
+pub(super) struct Presented {
+    /// Sorted by lock, each lock once.
+    pub(super) claims: Arc<[Claim]>,
+    /// A bare token, for the lock that a command needs.
+    pub(super) bare: Option<Token>,
+    /// The tickets behind the claims, for the audit.
+    pub(super) tickets: Vec<Arc<Ticket>>,
+}
+
+impl Presented {
+    /// The reply to `FENCE STATUS`: lock and token in turn. A bare token is every lock's: `*`.
+    pub(super) fn status(&self) -> Vec<u8> {
+        let claims = self.claims.iter();
+        let claims = claims.map(|claim| (claim.lock.as_str(), claim.token));
+        let rows: Vec<_> = claims.chain(self.bare.map(|token| ("*", token))).collect();
+        let mut reply = format!("*{}\r\n", rows.len() * 2);
+        for (lock, token) in rows {
+            let token = token.to_string();
+            for text in [lock, &token] {
+                reply += &format!("${}\r\n{text}\r\n", text.len());
+            }
+        }
+        reply.into_bytes()
+    }
+}
+
+/// A claim whose lock is settled at its token.
+pub(super) struct Settled {
+    pub(super) claim: Claim,
+    pub(super) entry: Arc<Entry>,
+    /// The session is on disk for this lock.
+    pub(super) recorded: bool,
+}
+
+/// Verifies tickets and settles their locks: what presenting is. Observing only verifies.
+pub(super) async fn present(
+    listening: Arc<RedisListening>,
+    session: SessionId,
+    texts: Vec<Box<str>>,
+) -> Result<(Presented, Vec<Settled>), Refusal> {
+    let deadline = Instant::now() + listening.config.admit_deadline;
+    let presented = match listening.config.trust {
+        Trust::Signed => verify(&listening, &texts, deadline).await?,
+        Trust::Unsigned => bare(&texts)?,
+    };
+    let mut settled = vec![];
+    if listening.config.mode == Mode::Enforce {
+        for claim in presented.claims.iter() {
+            settled.push(settle(&listening, &session, claim, deadline).await?);
+        }
+    }
+    Ok((presented, settled))
+}
+
+async fn verify(
+    listening: &RedisListening,
+    texts: &[Box<str>],
+    deadline: Instant,
+) -> Result<Presented, Refusal> {
+    let (mut claims, mut tickets) = (vec![], vec![]);
+    for text in texts {
+        let ticket = listening.tickets.verify(text, deadline).await?;
+        claims.push(Claim {
+            lock: ticket.lock.clone(),
+            token: ticket.token,
+            unsigned: false,
+        });
+        tickets.push(ticket);
+    }
+    claims.sort_unstable_by(|a, b| a.lock.cmp(&b.lock));
+    match claims.windows(2).find(|pair| pair[0].lock == pair[1].lock) {
+        None => Ok(Presented {
+            claims: claims.into(),
+            bare: None,
+            tickets,
+        }),
+        Some(pair) => {
+            let refusal = Refusal::invalid("two tickets are given for one lock");
+            Err(refusal.for_lock(pair[0].lock.clone()))
+        }
+    }
+}
+
+/// A bare integer is the token of the one lock that a command needs.
+fn bare(texts: &[Box<str>]) -> Result<Presented, Refusal> {
+    let [text] = texts else {
+        return Err(Refusal::invalid("more than one bare token is given"));
+    };
+    // The text is not repeated: it may be a signed ticket, which is a credential.
+    let refused = |_| {
+        Refusal::invalid("this listener takes bare tokens: a positive integer below 2^63 is one")
+    };
+    Ok(Presented {
+        bare: Some(text.parse().map_err(refused)?),
+        ..Presented::default()
+    })
+}
+
+/// Settles what a command presents and, for a write, puts its session on disk for these locks.
+pub(super) async fn settle_all(
+    listening: Arc<RedisListening>,
+    session: SessionId,
+    claims: Arc<[Claim]>,
+    unrecorded: Vec<LockName>,
+) -> Result<Vec<Settled>, Refusal> {
+    let deadline = Instant::now() + listening.config.admit_deadline;
+    let mut settled = vec![];
+    for claim in claims.iter() {
+        settled.push(settle(&listening, &session, claim, deadline).await?);
+    }
+    for lock in unrecorded {
+        record(&listening, &session, &lock).await?;
+        let of_lock = settled.iter_mut().filter(|it| it.claim.lock == lock);
+        of_lock.for_each(|it| it.recorded = true);
+    }
+    Ok(settled)
+}
+
+async fn settle(
+    listening: &RedisListening,
+    session: &SessionId,
+    claim: &Claim,
+    deadline: Instant,
+) -> Result<Settled, Refusal> {
+    loop {
+        listening.gates.settle(claim, None, deadline).await?;
+        if let Some(keys) = &listening.fence_keys {
+            keys.hold(claim, session, deadline).await?;
+        }
+        // It may be evicted in between; then it is settled anew.
+        if let Some(entry) = listening.gates.loaded(&claim.lock) {
+            return Ok(Settled {
+                claim: claim.clone(),
+                entry,
+                recorded: false,
+            });
+        }
+    }
+}
+
+async fn record(
+    listening: &RedisListening,
+    session: &SessionId,
+    lock: &LockName,
+) -> Result<(), Refusal> {
+    let (told, answer) = oneshot::channel();
+    let what = What::Carries {
+        session: BackendSession {
+            backend: listening.backend.clone(),
+            server: session.run_id.to_string(),
+            id: session.id,
+        },
+        lock: lock.clone(),
+    };
+    let done = move |durable: bool| {
+        // The session may have ended.
+        let _ = told.send(durable);
+    };
+    listening.watermarks.submit(what, Box::new(done));
+    match answer.await {
+        Ok(true) => Ok(()),
+        _ => {
+            let refusal = Refusal::busy("the session cannot be recorded on disk", RETRY_AFTER);
+            Err(refusal.for_lock(lock.clone()))
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Requests: decoded, planned, and forwarded one by one; what came in one read leaves in one write.
+//!
+//! Invariant: a refused command leaves no byte on the backend connection, and the reply to it comes
+//! at its place among the others.
+
+use bytes::Buf as _;
+
+use super::admit::{Admitted, Extent, Passage};
+use super::{Phase, Session, WAITING_BYTES_MAX, shrink};
+use crate::gate::Revoked;
+use crate::protocol::redis::{Action, FenceCommand, Plan, RequestProgress, Send, refusal_reply};
+use crate::protocol::{AfterRefusal, Refusal};
+use crate::proxy::redis::flights::Load;
+
+/// Most bytes of a request that are kept until it can be decided on.
+const UNDECIDED_BYTES_MAX: usize = 1 << 20;
+
+/// A request whose rest is still to come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Streamed {
+    /// It is forwarded.
+    Forwarded {
+        /// Its permits are the last ones in flight, and are not released.
+        fenced: bool,
+    },
+    /// It was refused or answered.
+    Dropped,
+}
+
+/// What became of a request that was looked at.
+enum Taken {
+    /// It was dealt with.
+    Done,
+    /// Not yet: the gate is asked, or replies are awaited.
+    Later,
+    /// More of it must be there first.
+    MoreBytes(usize),
+}
+
+impl Session {
+    /// Deals with what has come, as far as it can now. Whether something was done.
+    pub(super) fn take_requests(&mut self) -> bool {
+        if self.from_client.is_empty() || !self.takes_requests() {
+            return false;
+        }
+        // Out of the way of everything that is called with its bytes.
+        let mut bytes = std::mem::take(&mut self.from_client);
+        let taken = self.take_from(&bytes);
+        bytes.advance(taken);
+        shrink(&mut bytes);
+        self.from_client = bytes;
+        // What has begun to wait must be polled.
+        taken > 0 || self.admission.is_waiting()
+    }
+
+    fn takes_requests(&mut self) -> bool {
+        if self.barrier && self.conversation.outstanding() == 0 {
+            self.barrier = false;
+        }
+        self.phase == Phase::Open
+            && !self.barrier
+            && !self.is_condemned()
+            && !self.admission.is_waiting()
+            && self.conversation.has_room()
+            && self.to_backend.len() < WAITING_BYTES_MAX
+            && self.to_client.len() < WAITING_BYTES_MAX
+    }
+
+    /// How many bytes were dealt with.
+    fn take_from(&mut self, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        while at < bytes.len() && self.takes_requests() {
+            let rest = &bytes[at..];
+            if let Some(streamed) = self.streamed {
+                at += self.stream(streamed, rest);
+                continue;
+            }
+            match self.requests.scan(rest) {
+                Ok(RequestProgress::More) => break,
+                Ok(RequestProgress::Complete { len }) => {
+                    let request = &rest[..len];
+                    if self.requests.args(rest).is_empty() {
+                        self.conversation.empty_request();
+                        self.requests.reset();
+                        at += len;
+                        continue;
+                    }
+                    match self.take(request, Extent::Whole) {
+                        Taken::Done => {
+                            self.requests.reset();
+                            at += len;
+                        }
+                        Taken::Later | Taken::MoreBytes(_) => break,
+                    }
+                }
+                Ok(RequestProgress::Partial) => match self.take(rest, Extent::Beginning) {
+                    Taken::Done => at = bytes.len(),
+                    Taken::Later => break,
+                    Taken::MoreBytes(wanted) => {
+                        self.requests.hold_until(wanted);
+                        break;
+                    }
+                },
+                Err(error) => {
+                    self.last_words = Some(error.to_reply());
+                    self.phase = Phase::Ending;
+                    at = bytes.len();
+                }
+            }
+        }
+        at
+    }
+
+    fn take(&mut self, request: &[u8], extent: Extent) -> Taken {
+        let args = self.requests.args(request);
+        let rules = &self.listening.config.rules;
+        let Ok(plan) = self.conversation.plan(&args, &self.table, rules) else {
+            if request.len() < UNDECIDED_BYTES_MAX {
+                return Taken::MoreBytes(request.len() + UNDECIDED_BYTES_MAX / 8);
+            }
+            let refusal = Refusal::unclassified(format!(
+                "which keys this command names is not told in its first {UNDECIDED_BYTES_MAX} bytes"
+            ));
+            self.last_words = Some(refusal_reply(&refusal));
+            self.phase = Phase::Ending;
+            return Taken::Done;
+        };
+        let barrier = plan.barrier;
+        let taken = self.decide(plan, request, extent);
+        if matches!(taken, Taken::Done) {
+            self.admission.next_command();
+            self.barrier |= barrier;
+        }
+        taken
+    }
+
+    fn decide(&mut self, plan: Plan, request: &[u8], extent: Extent) -> Taken {
+        match &plan.action {
+            Action::Refuse(refusal) => {
+                let refusal = refusal.clone();
+                self.refuse(plan, &refusal, extent);
+            }
+            Action::Answer(reply) => {
+                let reply = reply.clone();
+                self.answer(plan, reply, extent);
+            }
+            Action::Fence(FenceCommand::Set) => {
+                if !self.present(&plan) {
+                    return Taken::Later;
+                }
+                match self.admission.take_presented() {
+                    Ok(presented) => {
+                        self.bound = presented;
+                        self.answer(plan, b"+OK\r\n".to_vec(), extent);
+                    }
+                    Err(refusal) => {
+                        // What was bound before would be taken for what was just refused.
+                        self.bound = Default::default();
+                        self.refuse(plan, &refusal, extent);
+                    }
+                }
+            }
+            Action::Fence(FenceCommand::Clear) => {
+                self.bound = Default::default();
+                self.answer(plan, b"+OK\r\n".to_vec(), extent);
+            }
+            Action::Fence(FenceCommand::Status) => {
+                let status = self.bound.status();
+                self.answer(plan, status, extent);
+            }
+            Action::Forward(_) => match self.admit(&plan, extent) {
+                Admitted::Later => return Taken::Later,
+                Admitted::Refused(refusal) => self.refuse(plan, &refusal, extent),
+                Admitted::Passed(passage) => self.forward(plan, passage, request, extent),
+            },
+        }
+        Taken::Done
+    }
+
+    fn answer(&mut self, plan: Plan, reply: Vec<u8>, extent: Extent) {
+        self.conversation.answer(plan, reply);
+        self.pump_local();
+        self.streamed = (extent == Extent::Beginning).then_some(Streamed::Dropped);
+    }
+
+    fn refuse(&mut self, plan: Plan, refusal: &Refusal, extent: Extent) {
+        self.audit(refusal, &plan.operation);
+        if let Some(instead) = self.conversation.refuse(plan, refusal) {
+            self.to_backend.extend_from_slice(&instead);
+        }
+        self.pump_local();
+        self.streamed = (extent == Extent::Beginning).then_some(Streamed::Dropped);
+        if refusal.after == AfterRefusal::Close {
+            self.phase = Phase::Ending;
+        }
+    }
+
+    fn forward(&mut self, plan: Plan, passage: Passage, request: &[u8], extent: Extent) {
+        let fenced = !matches!(passage, Passage::Free);
+        match passage {
+            Passage::Free => {}
+            Passage::Permits(permits) => self.flights.add(permits),
+            Passage::Shared => self.flights.share(),
+        }
+        self.note_binding(&plan);
+        let load = Load {
+            fenced,
+            blocking: plan.blocks,
+        };
+        self.flights.note(load);
+        if let Action::Forward(bytes) = &plan.action {
+            match bytes {
+                Send::AsIs => self.to_backend.extend_from_slice(request),
+                Send::Tail { head, from } => {
+                    self.to_backend.extend_from_slice(head);
+                    self.to_backend.extend_from_slice(&request[*from..]);
+                }
+                Send::Instead(whole) => self.to_backend.extend_from_slice(whole),
+            }
+        }
+        self.conversation.forward(plan, load);
+        self.streamed = (extent == Extent::Beginning).then_some(Streamed::Forwarded { fenced });
+    }
+
+    /// The next bytes of a request that was dealt with; how many of them are its own.
+    fn stream(&mut self, streamed: Streamed, chunk: &[u8]) -> usize {
+        let Ok(part) = self.requests.stream(chunk) else {
+            // Its end has not left: the server cannot run it.
+            self.streamed = None;
+            self.condemn();
+            return chunk.len();
+        };
+        if let Streamed::Forwarded { fenced } = streamed {
+            // The last byte is what makes the server run it.
+            if part.ended && fenced && self.flights.release_last() == Err(Revoked) {
+                self.streamed = None;
+                self.condemn();
+                return chunk.len();
+            }
+            self.to_backend.extend_from_slice(&chunk[..part.len]);
+        }
+        if part.ended {
+            self.requests.reset();
+            self.streamed = None;
+        }
+        part.len
+    }
+
+    /// Hands out the proxy's own answers that are next in order.
+    pub(super) fn pump_local(&mut self) {
+        while let Some(reply) = self.conversation.next_local() {
+            self.to_client.extend_from_slice(&reply);
+        }
+    }
+}

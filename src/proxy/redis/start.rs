@@ -1,0 +1,164 @@
+//! Starting the Redis listeners of a proxy: ports and control users are checked before a store is
+//! made; sessions that an earlier run has left are ended from the first moment on.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::RedisListening;
+use super::accept::RedisEntrance;
+use super::backend::Connector;
+use super::control::{Control, ControlError};
+use super::evict::Evictor;
+use super::fence_keys::{FenceKeys, KEY, RESERVED_PREFIX};
+use crate::audit::AuditWriter;
+use crate::config::{FenceKeysConfig, RedisListenerConfig, Upstream};
+use crate::protocol::redis::ReservedKeys;
+use crate::proxy::gates::Gates;
+use crate::proxy::left::Left;
+use crate::proxy::registry::Registry;
+use crate::proxy::shadows::Shadows;
+use crate::proxy::tickets::Tickets;
+use crate::proxy::watermarks::{LeftSession, Watermarks};
+
+/// A listener whose port is ours and whose backend can be guarded.
+pub struct Prepared {
+    config: RedisListenerConfig,
+    address: SocketAddr,
+    sockets: Vec<TcpListener>,
+    control: Control,
+    /// To the database of the fence keys, where they are in the backend.
+    keys: Option<Control>,
+}
+
+/// What the listeners of one proxy share.
+#[derive(Clone)]
+pub struct Parts {
+    /// The proxy's name.
+    pub instance: String,
+    /// The gates of all listeners.
+    pub gates: Gates,
+    /// What verifies tickets.
+    pub tickets: Arc<Tickets>,
+    /// Where sessions are recorded.
+    pub watermarks: Watermarks,
+    /// Where refusals are recorded.
+    pub audit: AuditWriter,
+    /// The gates of observe mode.
+    pub shadows: Arc<Shadows>,
+    /// Who knows what was granted.
+    pub registry: Option<Registry>,
+}
+
+/// A backend's address, as its sessions are recorded under it.
+pub fn address_of(upstream: &Upstream) -> String {
+    format!("{}:{}", upstream.host, upstream.port)
+}
+
+/// Checks a listener's backend. Blocks, for at most a few seconds. Called within a tokio runtime,
+/// which then carries the control connection.
+pub fn prepare(
+    config: &RedisListenerConfig,
+    (address, sockets): (SocketAddr, Vec<TcpListener>),
+) -> Result<Prepared, ControlError> {
+    let connect_max = config.limits.upstream_connect_timeout;
+    let (upstream, user) = (&config.upstream, &config.control);
+    let control = Control::new(upstream, user, 0, connect_max, Handle::current())?;
+    control.check()?;
+    let mut config = config.clone();
+    let keys = match config.fence_keys {
+        None => None,
+        Some(FenceKeysConfig { database, scripts }) => {
+            let keys = Control::new(upstream, user, database, connect_max, Handle::current())?;
+            keys.check_keys(KEY)?;
+            config.rules = config.rules.with_reserved(ReservedKeys {
+                prefix: RESERVED_PREFIX.as_bytes().into(),
+                database,
+                scripts,
+            });
+            Some(keys)
+        }
+    };
+    Ok(Prepared {
+        config,
+        address,
+        sockets,
+        control,
+        keys,
+    })
+}
+
+/// The evictors of the listeners, at work: each first ends what an earlier run has left.
+pub fn evict(
+    prepared: &[Prepared],
+    watermarks: &Watermarks,
+    (left, mut sessions): (Left, Vec<LeftSession>),
+    tasks: &mut JoinSet<()>,
+) -> Vec<Evictor> {
+    let mut evictors = vec![];
+    for listener in prepared {
+        let backend = address_of(&listener.config.upstream);
+        let (its, others): (Vec<_>, Vec<_>) = sessions
+            .into_iter()
+            .partition(|it| it.session.backend == backend);
+        sessions = others;
+        let evictor = Evictor::new(backend, watermarks.clone(), left.clone(), its);
+        tasks.spawn(evictor.clone().run(listener.control.clone()));
+        evictors.push(evictor);
+    }
+    for LeftSession { session, locks } in sessions {
+        let backend = session.backend;
+        let locks: Vec<_> = locks.iter().map(|lock| lock.as_str()).collect();
+        tracing::error!(
+            backend,
+            ?locks,
+            "an earlier run has left writes at a backend that no listener has: these locks stay \
+             closed to newer tokens until one has it again"
+        );
+    }
+    evictors
+}
+
+/// A listener with what each core serves of it.
+pub fn open(
+    prepared: Prepared,
+    evictor: Evictor,
+    parts: Parts,
+    tasks: &mut JoinSet<()>,
+) -> (String, SocketAddr, Vec<RedisEntrance>) {
+    let Prepared {
+        config,
+        address,
+        sockets,
+        keys,
+        ..
+    } = prepared;
+    let fence_keys = keys.map(|control| FenceKeys::new(control, parts.registry));
+    if let Some(keys) = &fence_keys {
+        tasks.spawn(keys.clone().run());
+    }
+    let room = Arc::new(Semaphore::new(config.limits.connections_max));
+    let name = config.name.clone();
+    let listening = Arc::new(RedisListening {
+        connector: Connector::new(&config),
+        backend: address_of(&config.upstream),
+        config,
+        evictor,
+        fence_keys,
+        instance: parts.instance,
+        gates: parts.gates,
+        tickets: parts.tickets,
+        watermarks: parts.watermarks,
+        audit: parts.audit,
+        shadows: parts.shadows,
+    });
+    let entrance = |socket| RedisEntrance {
+        socket,
+        listening: Arc::clone(&listening),
+        room: Arc::clone(&room),
+    };
+    (name, address, sockets.into_iter().map(entrance).collect())
+}

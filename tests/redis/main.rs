@@ -1,0 +1,13 @@
+//! The Redis listener end to end: the real binary before a real redis-server, with real clients.
+
+mod client;
+mod clients;
+mod fenced;
+mod order;
+mod pipelines;
+mod relay;
+mod restart;
+mod revoked;
+mod shared;
+mod stack;
+mod streams;

@@ -30,6 +30,9 @@ pub(super) struct Doors {
 /// A thread that serves one core's part of some listeners. Its end says whether all was drained.
 pub(super) type Core = JoinHandle<io::Result<bool>>;
 
+/// The listeners' names and addresses, and what serves them.
+pub(super) type Open = (Vec<(String, SocketAddr)>, Vec<Core>);
+
 impl Doors {
     /// Serves them. Returns the listeners' names and addresses, and the threads.
     pub(super) fn open(
@@ -37,7 +40,7 @@ impl Doors {
         shared: &Shared,
         shutdown: &watch::Sender<bool>,
         tasks: &mut JoinSet<()>,
-    ) -> Result<(Vec<(String, SocketAddr)>, Vec<Core>), StartError> {
+    ) -> Result<Open, StartError> {
         let shadows = Arc::new(Shadows::default());
         let Opened {
             mut names,

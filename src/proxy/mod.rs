@@ -10,6 +10,7 @@
 //! take effect leave only after its release.
 
 pub mod doubts;
+pub mod etcd;
 pub mod fence;
 pub mod gates;
 pub mod registry;

@@ -1,12 +1,13 @@
 //! End to end: the real `ringfence` binary, real storage, real clients (curl, boto3), with holders
 //! stopped, killed and delayed at each step.
 //!
-//! Needs `curl`, and Python with boto3 in `.venv` (`make test` installs both). What is missing
-//! fails a test.
+//! Needs `curl`, `strace`, and Python with boto3 in `.venv` (`make test` installs them). What is
+//! missing fails a test.
 
 mod backend;
 mod clients;
 mod crash;
+mod crash_points;
 mod disk;
 mod lockds;
 mod paused_writer;

@@ -56,6 +56,14 @@ impl Process {
         signal(self.child.id(), name);
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -240,6 +248,16 @@ impl Proxy {
     /// Starts again on the same data.
     pub fn start_again(&mut self) {
         self.process = Proxy::run(&self.config, self.listen, self.admin);
+    }
+
+    /// Kills it and starts it on the same data with other text in its file.
+    pub fn kill_and_restart_with(&mut self, old: &str, new: &str) {
+        self.process.kill();
+        let text = std::fs::read_to_string(&self.config).unwrap();
+        assert!(text.contains(old), "no {old:?} in {text}");
+        std::fs::write(&self.config, text.replace(old, new)).unwrap();
+        self.start_again();
+        self.wait_until_ready();
     }
 
     pub fn kill_and_restart(&mut self) {

@@ -27,6 +27,7 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
 use super::doubts::{DOUBTS_MAX, Doubts, InFlight};
+use super::etcd::{Floors, NotRaised};
 use super::registry::Registry;
 use super::watermarks::{LoadError, Start, Watermarks, What};
 use crate::gate::{Permit, Presented};
@@ -90,6 +91,8 @@ struct Inner {
     doubts: Doubts,
     /// Who knows the floor of a lock that is not known here. `None`: nobody.
     registry: Option<Registry>,
+    /// Backends that check tokens themselves: they learn a lock's floor before it admits.
+    floors: Vec<Arc<Floors>>,
     holds: Holds,
     start: Start,
     started: Instant,
@@ -116,6 +119,7 @@ impl Gates {
         start: Start,
         holds: Holds,
         registry: Option<Registry>,
+        floors: Vec<Arc<Floors>>,
     ) -> Gates {
         let unconfirmed = AtomicBool::new(start.unconfirmed);
         Gates {
@@ -124,6 +128,7 @@ impl Gates {
                 watermarks,
                 doubts: Doubts::default(),
                 registry,
+                floors,
                 holds,
                 start,
                 started: Instant::now(),
@@ -214,7 +219,9 @@ impl Gates {
         for claim in claims {
             let slot = self.inner.slots.get(&claim.lock)?;
             let entry = slot.get()?;
-            if entry.unsigned != claim.unsigned || !entry.has_hold(hold) {
+            let floor = claim.token.get();
+            let is_marked = entry.has_hold(hold) && entry.has_backend_floor(floor);
+            if entry.unsigned != claim.unsigned || !is_marked {
                 return None;
             }
             permits.push((entry.gate.permit(claim.token).ok()?, Arc::clone(entry)));
@@ -286,9 +293,35 @@ impl Gates {
                 Some(hold) if !entry.has_hold(hold) && !entry.mark_hold(hold).await => {
                     return Err(not_durable(claim));
                 }
-                _ => return Ok(()),
+                _ => {}
             }
+            return match self.raise_backends(&entry, claim.token.get()).await {
+                Ok(()) => Ok(()),
+                Err(not_raised) => Err(not_raised.refusal(claim.lock.clone(), claim.token)),
+            };
         }
+    }
+
+    /// The same for a claim whose lock a backend was found not to be at the floor of.
+    pub async fn settle_anew(&self, claim: &Claim, deadline: Instant) -> Result<(), Refusal> {
+        if let Some(entry) = self.loaded(&claim.lock) {
+            entry.note_backend_floor(0);
+        }
+        self.settle(claim, None, deadline).await
+    }
+
+    /// Has the backends that check tokens themselves refuse what is below this floor.
+    async fn raise_backends(&self, entry: &Entry, floor: u64) -> Result<(), NotRaised> {
+        if entry.has_backend_floor(floor) {
+            return Ok(());
+        }
+        for floors in &entry.floors {
+            floors
+                .raise(entry.gate.lock(), floor, entry.unsigned)
+                .await?;
+        }
+        entry.note_backend_floor(floor);
+        Ok(())
     }
 
     /// Closes a lock to this token and everything below; answers with the floor.
@@ -304,10 +337,15 @@ impl Gates {
                     Presented::Retired => continue,
                     Presented::NotDurable => return Err(not_durable(claim)),
                     // A close is never stale: a higher floor closes the token too.
-                    Presented::Settled | Presented::Stale { .. } => {
-                        return Ok(entry.gate.status().floor);
-                    }
+                    Presented::Settled | Presented::Stale { .. } => {}
                 }
+                let floor = entry.gate.status().floor;
+                return match self.raise_backends(&entry, floor).await {
+                    Ok(()) => Ok(floor),
+                    // A higher floor closes the token too.
+                    Err(NotRaised::Higher(higher)) => Ok(higher.max(floor)),
+                    Err(not_raised) => Err(not_raised.refusal(claim.lock.clone(), claim.token)),
+                };
             }
         };
         match tokio::time::timeout_at(deadline, closing).await {

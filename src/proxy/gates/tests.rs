@@ -34,11 +34,12 @@ impl Store {
             alone: true,
             registered: false,
             fingerprint: 1,
+            patterns: vec![],
         };
         let (watermarks, thread, start) = Watermarks::open(self.dir.path(), opening).unwrap();
         self.thread = Some(thread);
         let holds = Holds::new(vec![(vec![LockPattern::new("**").unwrap()], HOLD)]);
-        Gates::new(watermarks, start, holds, None)
+        Gates::new(watermarks, start, holds, None, vec![])
     }
 
     fn crash(&mut self) {

@@ -85,6 +85,7 @@ impl Listening {
         match self.rules() {
             Listener::Http(_) => "http",
             Listener::S3(_) => "s3",
+            Listener::Etcd(_) => "etcd",
         }
     }
 }

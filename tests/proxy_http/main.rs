@@ -3,6 +3,7 @@
 
 mod durability;
 mod fence;
+mod http2;
 mod lockd;
 mod streamed;
 mod support;

@@ -369,6 +369,46 @@ async fn a_connection_of_an_early_response_is_used_no_more_and_the_rest_is_sent(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_early_response_to_a_held_write_is_its_outcome() {
+    let world = World::new(&Setup::default()).await;
+    let (old, new) = (world.ticket("accounts/7", 1), world.ticket("accounts/7", 2));
+    let long = put("/accounts/7/x", &old, &"x".repeat(8 << 20));
+    let mut client = world.client().await;
+    let ((), mut backend) = tokio::join!(client.send(long.as_bytes()), async {
+        let mut backend = world.backend.accept().await;
+        backend.head().await;
+        backend
+            .send(b"HTTP/1.1 413 Too Long\r\nContent-Length: 4\r\n\r\nlong")
+            .await;
+        backend
+    });
+    let reply = client.reply().await;
+    assert_eq!((reply.status, reply.body.as_str()), (413, "long"));
+    assert_eq!(client.end().await, End::Fin);
+    assert_eq!(backend.end().await, End::Reset);
+    // Its outcome is known: nobody waits for it.
+    let (mut client, _backend) = answered(&world, &get("/accounts/7/x", &new), OK).await;
+    assert_eq!(client.reply().await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_http_1_0_keeps_its_connection_where_it_asks_to() {
+    let world = World::new(&Setup::default()).await;
+    let old = "GET /free HTTP/1.0\r\nHost: b\r\nConnection: Keep-Alive\r\n\r\n";
+    let (mut client, mut backend) = answered(&world, old, OK).await;
+    let reply = client.reply().await;
+    assert!(
+        reply.head.contains("Connection: keep-alive\r\n"),
+        "{}",
+        reply.head
+    );
+    client.send(old.as_bytes()).await;
+    assert_eq!(backend.request().await, FREE);
+    backend.send(OK).await;
+    assert_eq!(client.reply().await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_read_is_sent_again_on_a_fresh_connection_and_a_write_is_not() {
     let world = World::new(&Setup::default()).await;
     let post = "POST /free HTTP/1.1\r\nHost: b\r\nContent-Length: 1\r\n\r\nx";

@@ -4,8 +4,8 @@
 //! of its own for it ([`backend`]), decodes, decides and forwards command by command, and counts
 //! the replies. What a command is, and which reply is whose, is told by the pure part
 //! (`protocol::redis`). What is in flight is kept in [`flights`]; sessions of older tokens are
-//! ended, and proven gone, by [`evict`] over the [`control`] connection. Where several proxies share
-//! the server, [`fence_keys`] keeps their order.
+//! ended, and proven gone, by [`evict`] over the [`control`] connection. Where several proxies
+//! share the server, [`fence_keys`] keeps their order.
 //!
 //! Invariants:
 //! - one client connection has one backend connection, and nobody else's bytes are on it;

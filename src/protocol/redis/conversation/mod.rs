@@ -3,13 +3,13 @@
 //!
 //! Two times run side by side. Requests are planned in their order, before the replies to those
 //! before them are there; replies come in the same order, later. What a request needs to know of
-//! its predecessors is either known when they are sent (`MULTI`, `CLIENT REPLY`), or is taken as all
+//! its predecessors is either known when they are sent (`MULTI`, `CLIENT REPLY`), or taken as all
 //! that it may be (`SELECT`), or is waited for ([`Plan::barrier`]: `AUTH` with a ticket, `RESET`,
 //! `DISCARD`).
 //!
 //! Invariants: every reply of the server is matched with the command that it answers, or is known
-//! to be out of order (a push, a message to a subscriber, a line of `MONITOR`), or the connection is
-//! given up ([`Unexpected`]). Answers of the proxy stand in the queue with the server's, so that
+//! to be out of order (a push, a message to a subscriber, a line of `MONITOR`), or the connection
+//! is given up ([`Unexpected`]). Answers of the proxy stand in the queue with the server's, so that
 //! the client gets them in its own order. `CLIENT REPLY` never reaches the server: replies are
 //! withheld from the client here, and never cease to be counted.
 //!
@@ -201,8 +201,7 @@ impl<T> Conversation<T> {
     }
 
     fn send(&mut self, plan: Plan, payload: Option<T>) {
-        // `RESET` turns replies on before it answers.
-        let suppressed = self.suppresses() && plan.effect != Effect::Reset;
+        let suppressed = self.suppresses(plan.effect);
         let (transaction, runs) = self.move_on(&plan);
         if let Some(open) = &mut self.transaction {
             open.writes |= plan.kind == Kind::Write;
@@ -304,14 +303,16 @@ impl<T> Conversation<T> {
     }
 
     fn push_local(&mut self, reply: Vec<u8>) {
-        let suppressed = self.suppresses();
+        let suppressed = self.suppresses(Effect::None);
         let reply = if suppressed { vec![] } else { reply };
         self.queue.push_back(Entry::Local(reply));
     }
 
-    /// Whether `CLIENT REPLY` takes the reply of the command at hand.
-    fn suppresses(&mut self) -> bool {
-        std::mem::take(&mut self.reply_skip_next) || self.reply_off
+    /// Whether `CLIENT REPLY` takes the reply of the command at hand. `RESET` turns replies on
+    /// before it answers, but is skipped itself.
+    fn suppresses(&mut self, effect: Effect) -> bool {
+        let skipped = std::mem::take(&mut self.reply_skip_next);
+        skipped || (self.reply_off && effect != Effect::Reset)
     }
 
     /// The next answer of the proxy itself, once all before it are delivered; empty where the

@@ -354,7 +354,7 @@ fn what_a_transaction_changes_of_the_connection_is_changed_by_its_end() {
 #[test]
 fn withheld_replies_are_withheld_here_and_still_counted() {
     // The commands, the replies that the server makes, what the client gets.
-    let cases: [(&[&str], &[&str], &[&str]); 8] = [
+    let cases: [(&[&str], &[&str], &[&str]); 9] = [
         (
             &["CLIENT REPLY SKIP", "GET x", "GET y"],
             &["+x\r\n", "+y\r\n"],
@@ -385,6 +385,11 @@ fn withheld_replies_are_withheld_here_and_still_counted() {
             &["CLIENT REPLY OFF", "NOSUCH", "CLIENT REPLY ON"],
             &["-ERR x\r\n"],
             &["+OK\r\n"],
+        ),
+        (
+            &["CLIENT REPLY SKIP", "RESET", "GET x"],
+            &["+RESET\r\n", "+x\r\n"],
+            &["+x\r\n"],
         ),
         (
             &["CLIENT REPLY OFF", "RESET", "GET x"],

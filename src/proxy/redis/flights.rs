@@ -206,15 +206,18 @@ impl Flights {
 
     /// Whether a newer token or a close has come for what is in flight.
     pub fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // Of one lock the oldest permit is revoked first: one look per lock is enough.
-        let mut looked: Vec<*const Entry> = vec![];
+        // Of one lock the oldest permit is revoked first: one look per lock is enough. The first
+        // lock needs no list.
+        let (mut first, mut others) = (None, vec![]);
         for flight in &mut self.flights {
             for (permit, entry) in flight.permits.iter_mut() {
                 let of = Arc::as_ptr(entry);
-                if looked.contains(&of) {
-                    continue;
+                match first {
+                    None => first = Some(of),
+                    Some(first) if first == of => continue,
+                    Some(_) if others.contains(&of) => continue,
+                    Some(_) => others.push(of),
                 }
-                looked.push(of);
                 if permit.poll_revoked(cx).is_ready() {
                     return Poll::Ready(());
                 }

@@ -99,6 +99,8 @@ pub struct Flights {
     recorded: bool,
     /// The session is proven gone: nothing of it can be applied any more.
     gone: bool,
+    /// It has ended with something in doubt.
+    doubtful: bool,
 }
 
 /// What a forwarded command has in flight.
@@ -120,6 +122,7 @@ impl Flights {
             blocking: 0,
             recorded: false,
             gone: false,
+            doubtful: false,
         }
     }
 
@@ -232,6 +235,11 @@ impl Flights {
         self.evictor.end(Arc::clone(run_id), *id)
     }
 
+    /// Whether nothing of it can be applied any more, as far as is known here.
+    pub fn is_over(&self) -> bool {
+        self.flights.is_empty() && !self.doubtful
+    }
+
     /// The session is proven gone: what is unanswered at its end is finished all the same.
     pub fn prove_gone(&mut self) {
         self.gone = true;
@@ -258,6 +266,7 @@ impl Flights {
         }
         let SessionId { run_id, id } = &self.session;
         let recorded = std::mem::take(&mut self.recorded);
+        self.doubtful |= !doubts.is_empty();
         if !doubts.is_empty() {
             let run_id = Arc::clone(run_id);
             self.evictor.condemn(run_id, *id, doubts, recorded);

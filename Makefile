@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help dev test check bench build-needs test-needs
+.PHONY: help dev test redis-suite check bench build-needs test-needs
 
 RUST_MIN := 1.92.0
 # Debian keeps servers in sbin, which is not on the path of every user.
@@ -41,6 +41,7 @@ endef
 help:
 	echo "make dev    run lock service, proxy and an S3 store, to try it out"
 	echo "make test   install what the tests need, and run them all"
+	echo "make redis-suite  run Redis's own tests direct and through the proxy"
 	echo "make check  format, lints, documentation, dependencies, house rules"
 	echo "make bench  run the benchmarks (benches/README.md)"
 
@@ -79,6 +80,12 @@ test-needs: build-needs
 test: test-needs
 	cargo nextest run
 	cargo test --quiet --doc
+	# A sample of Redis's own tests; all of them: make redis-suite.
+	tests/redis_suite/run.sh unit/type/incr unit/type/hash unit/multi
+
+redis-suite: test-needs
+	cargo build --quiet --release
+	RINGFENCE_BIN=target/release/ringfence tests/redis_suite/run.sh
 
 check: build-needs
 	cargo fmt --check

@@ -1,8 +1,8 @@
 //! The scanners beside the `redis-protocol` crate: both must find the same ends and the same
 //! arguments, in what is well formed and in what was damaged, in whatever pieces it comes.
 //!
-//! Runs for two seconds each, or for `RINGFENCE_FUZZ_SECONDS` (by `cargo test`: nextest ends what takes
-//! minutes). A failure prints its input, cut to
+//! Runs for two seconds each, or for `RINGFENCE_FUZZ_SECONDS` (by `cargo test`: nextest ends what
+//! takes minutes). A failure prints its input, cut to
 //! the smallest that fails; it belongs into `CORPUS` then.
 
 use std::time::{Duration, Instant};

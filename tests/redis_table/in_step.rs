@@ -1,6 +1,8 @@
 //! Random commands, all that change the state of a connection among them, once to the server and
 //! once through a conversation, pipelined: the client must see the same bytes in the same order,
-//! and no reply may be left over or missing.
+//! and no reply may be left over or missing. Runs once, or for `RINGFENCE_FUZZ_SECONDS`.
+
+use std::time::{Duration, Instant};
 
 use proptest::collection::vec;
 use proptest::prelude::Strategy;
@@ -111,7 +113,10 @@ impl Relay<'_> {
                 self.connection.write(&request);
                 self.conversation.forward(plan, ());
             }
-            Action::Answer(reply) => self.conversation.answer(plan, reply),
+            Action::Forward(Send::Instead(other)) => {
+                self.connection.write(&other);
+                self.conversation.forward(plan, ());
+            }
             Action::Refuse(_) => return false,
             other => panic!("{line}: {other:?}"),
         }
@@ -179,17 +184,12 @@ fn a_client_sees_the_same_through_a_conversation() {
     let server = Server::start();
     let table = crate::table(&server, "2");
     let cleaner = std::cell::RefCell::new(server.connect("2"));
-    let config = Config {
-        cases: 1_500,
-        failure_persistence: None,
-        ..Config::default()
-    };
     let lines = vec(select(COMMANDS.to_vec()), 1..14).prop_map(|mut lines| {
         lines.extend(END);
         lines
     });
     let compared = std::cell::Cell::new(0);
-    let ran = TestRunner::new(config).run(&lines, |lines| {
+    let check = |lines: Vec<&'static str>| {
         cleaner.borrow_mut().call(&["FLUSHALL"]);
         let Some(through) = relayed(&mut server.connect("2"), &table, &lines) else {
             return Ok(());
@@ -204,8 +204,22 @@ fn a_client_sees_the_same_through_a_conversation() {
                 "{straight:?}\nbut {through:?}"
             ))),
         }
-    });
-    ran.unwrap_or_else(|error| panic!("{error}"));
+    };
+    let seconds = std::env::var("RINGFENCE_FUZZ_SECONDS").ok();
+    let seconds = seconds.map_or(0, |text| text.parse().expect("a number of seconds"));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        let config = Config {
+            cases: 1_500,
+            failure_persistence: None,
+            ..Config::default()
+        };
+        let ran = TestRunner::new(config).run(&lines, check);
+        ran.unwrap_or_else(|error| panic!("{error}"));
+        if Instant::now() >= end {
+            break;
+        }
+    }
     // Transactions refuse some of the commands; most are not in one.
     assert!(
         compared.get() > 700,

@@ -1,6 +1,6 @@
 //! The command table of a real server: what every command of it is taken for, and whether the keys
-//! that are found are those that the server itself finds; and whether a conversation with it stays in
-//! step.
+//! that are found are those that the server itself finds; and whether a conversation with it stays
+//! in step.
 
 mod classes;
 mod in_step;

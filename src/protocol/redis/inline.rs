@@ -1,8 +1,8 @@
 //! The arguments of an inline command, by Redis's rules of quoting (`sdssplitargs`).
 //!
 //! Blanks part arguments. `"..."` knows `\n`, `\r`, `\t`, `\b`, `\a`, `\xHH` and takes any other
-//! byte after `\` as it is; `'...'` knows `\'` alone. Quotes may open inside an argument; after they
-//! close it must end.
+//! byte after `\` as it is; `'...'` knows `\'` alone. Quotes may open inside an argument; after
+//! they close it must end.
 
 use super::args::Span;
 use super::request::ProtocolError;

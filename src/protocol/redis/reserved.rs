@@ -7,8 +7,8 @@
 //! could be forged in one and moved to another.
 //!
 //! What is left: `DBSIZE` and `INFO keyspace` count them, key space notifications and broadcast
-//! invalidations tell their names (`MONITOR`, which tells more, is refused), and a script can compute any name: scripts are refused, unless the
-//! operator trusts them.
+//! invalidations tell their names (`MONITOR`, which tells more, is refused), and a script can
+//! compute any name: scripts are refused, unless the operator trusts them.
 
 use super::class::{Class, Reach};
 use super::database::Databases;

@@ -1,6 +1,6 @@
 //! Accepting clients of Redis listeners: one thread per core, each with its own sockets and
-//! connections, so that a command never crosses cores. The kernel spreads the clients (SO_REUSEPORT,
-//! socket(7)).
+//! connections, so that a command never crosses cores. The kernel spreads the clients
+//! (SO_REUSEPORT, socket(7)).
 
 use std::io;
 use std::net::TcpListener as StdListener;

@@ -184,6 +184,15 @@ impl Control {
         Ok(link)
     }
 
+    /// Whether the connection is to this life of a server, opened anew if it was to another one.
+    pub async fn leads_to(&self, run_id: &str) -> Result<bool, ControlError> {
+        if *self.link().await?.run_id == *run_id {
+            return Ok(true);
+        }
+        *self.inner.link.lock().await = None;
+        Ok(*self.link().await?.run_id == *run_id)
+    }
+
     /// Runs one command. On an error of the connection, or where it cannot be told, the connection
     /// is opened anew for the next one.
     pub async fn call(&self, command: &Cmd) -> Result<(RunId, Value), ControlError> {

@@ -12,9 +12,9 @@
 //! needs rights of its user.)
 //!
 //! Invariants:
-//! - a hash that is not there, or not ready, admits nobody. Whoever finds it so sweeps: every client
-//!   of the server is killed, since a session that was in a lost hash is in no list; only then is
-//!   a new hash ready;
+//! - a hash that is not there, or not ready, admits nobody. Whoever finds it so sweeps: every
+//!   client of the server is killed, since a session that was in a lost hash is in no list; only
+//!   then is a new hash ready;
 //! - a lock that is not in it is not at zero: its watermark is what lockd has granted, or what this
 //!   proxy has on disk, which its gate has checked before.
 //!

@@ -99,6 +99,8 @@ pub struct Flights {
     recorded: bool,
     /// The session is proven gone: nothing of it can be applied any more.
     gone: bool,
+    /// It has ended with something in doubt.
+    doubtful: bool,
 }
 
 /// What a forwarded command has in flight.
@@ -120,6 +122,7 @@ impl Flights {
             blocking: 0,
             recorded: false,
             gone: false,
+            doubtful: false,
         }
     }
 
@@ -206,15 +209,18 @@ impl Flights {
 
     /// Whether a newer token or a close has come for what is in flight.
     pub fn poll_revoked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // Of one lock the oldest permit is revoked first: one look per lock is enough.
-        let mut looked: Vec<*const Entry> = vec![];
+        // Of one lock the oldest permit is revoked first: one look per lock is enough. The first
+        // lock needs no list.
+        let (mut first, mut others) = (None, vec![]);
         for flight in &mut self.flights {
             for (permit, entry) in flight.permits.iter_mut() {
                 let of = Arc::as_ptr(entry);
-                if looked.contains(&of) {
-                    continue;
+                match first {
+                    None => first = Some(of),
+                    Some(first) if first == of => continue,
+                    Some(_) if others.contains(&of) => continue,
+                    Some(_) => others.push(of),
                 }
-                looked.push(of);
                 if permit.poll_revoked(cx).is_ready() {
                     return Poll::Ready(());
                 }
@@ -227,6 +233,11 @@ impl Flights {
     pub fn condemn(&self) -> tokio::sync::oneshot::Receiver<()> {
         let SessionId { run_id, id } = &self.session;
         self.evictor.end(Arc::clone(run_id), *id)
+    }
+
+    /// Whether nothing of it can be applied any more, as far as is known here.
+    pub fn is_over(&self) -> bool {
+        self.flights.is_empty() && !self.doubtful
     }
 
     /// The session is proven gone: what is unanswered at its end is finished all the same.
@@ -255,6 +266,7 @@ impl Flights {
         }
         let SessionId { run_id, id } = &self.session;
         let recorded = std::mem::take(&mut self.recorded);
+        self.doubtful |= !doubts.is_empty();
         if !doubts.is_empty() {
             let run_id = Arc::clone(run_id);
             self.evictor.condemn(run_id, *id, doubts, recorded);

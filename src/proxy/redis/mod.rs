@@ -4,8 +4,8 @@
 //! of its own for it ([`backend`]), decodes, decides and forwards command by command, and counts
 //! the replies. What a command is, and which reply is whose, is told by the pure part
 //! (`protocol::redis`). What is in flight is kept in [`flights`]; sessions of older tokens are
-//! ended, and proven gone, by [`evict`] over the [`control`] connection. Where several proxies share
-//! the server, [`fence_keys`] keeps their order.
+//! ended, and proven gone, by [`evict`] over the [`control`] connection. Where several proxies
+//! share the server, [`fence_keys`] keeps their order.
 //!
 //! Invariants:
 //! - one client connection has one backend connection, and nobody else's bytes are on it;
@@ -50,10 +50,28 @@ pub struct RedisListening {
     pub shadows: Arc<Shadows>,
     /// The backend's address, as its sessions are recorded under it.
     pub backend: String,
+    /// Asks the server what the proxy itself must know.
+    pub control: control::Control,
     /// Opens backend connections.
     pub connector: backend::Connector,
     /// Ends them.
     pub evictor: evict::Evictor,
     /// The watermarks in the server itself, where several proxies share it.
     pub fence_keys: Option<fence_keys::FenceKeys>,
+}
+
+impl RedisListening {
+    /// A backend connection, to the server that the control connection leads to: a session that it
+    /// cannot see could not be proven gone.
+    async fn open(&self) -> Result<backend::Opened, backend::OpenError> {
+        let opened = self.connector.open().await?;
+        let run_id = &opened.session.run_id;
+        match self.control.leads_to(run_id).await {
+            Ok(true) => Ok(opened),
+            Ok(false) => Err(backend::OpenError::Refused(
+                "the control connection leads to another server".to_owned(),
+            )),
+            Err(error) => Err(backend::OpenError::Refused(error.to_string())),
+        }
+    }
 }

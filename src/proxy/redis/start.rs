@@ -133,8 +133,8 @@ pub fn open(
         config,
         address,
         sockets,
+        control,
         keys,
-        ..
     } = prepared;
     let fence_keys = keys.map(|control| FenceKeys::new(control, parts.registry));
     if let Some(keys) = &fence_keys {
@@ -143,6 +143,7 @@ pub fn open(
     let room = Arc::new(Semaphore::new(config.limits.connections_max));
     let name = config.name.clone();
     let listening = Arc::new(RedisListening {
+        control,
         connector: Connector::new(&config),
         backend: address_of(&config.upstream),
         config,

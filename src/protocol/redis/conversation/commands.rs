@@ -12,7 +12,8 @@ use super::super::options::database_index;
 use super::super::rules::RedisRules;
 use super::super::table::{Command, CommandTable};
 use super::super::treatment::{Special, Treatment};
-use super::plan::{Action, Deliver, Effect, Expect, Plan, ReplyMode, Send};
+use super::plan::{Action, Deliver, Effect, Expect, Plan, Send};
+use super::withheld::ReplyMode;
 use super::{Conversation, EXEC_ABORTED, TRANSACTION_LOCKS_MAX};
 use crate::protocol::{Kind, Refusal};
 
@@ -216,7 +217,7 @@ impl<T> Conversation<T> {
                 plan.effect = Effect::Monitor;
                 plan.pins = true;
             }
-            Special::ClientReply => plan_reply_mode(&mut plan, args)?,
+            Special::ClientReply => plan = with_reply_mode(plan, args)?,
             Special::ClientState => {
                 plan.effect = Effect::ClientState;
                 plan.pins = true;
@@ -387,8 +388,9 @@ fn is_understood(command: &Command) -> bool {
     command.treatment.is_some() || !command.flags.pubsub || command.flags.module
 }
 
-/// `CLIENT REPLY` is done by the proxy; what the server would refuse is left to it.
-fn plan_reply_mode(plan: &mut Plan, args: &Args<'_>) -> Result<(), NeedsMore> {
+/// `CLIENT REPLY` is carried out here. The server is told `ON`, which it always is: so it says, in
+/// its turn, whether it would have taken the command. What it would refuse anyway is left to it.
+fn with_reply_mode(plan: Plan, args: &Args<'_>) -> Result<Plan, NeedsMore> {
     let word = argument(args, 2)?.unwrap_or_default();
     let modes = [
         ("on", ReplyMode::On),
@@ -396,11 +398,13 @@ fn plan_reply_mode(plan: &mut Plan, args: &Args<'_>) -> Result<(), NeedsMore> {
         ("skip", ReplyMode::Skip),
     ];
     let named = |(name, _): &&(&str, ReplyMode)| word.eq_ignore_ascii_case(name.as_bytes());
-    if let (Some((_, mode)), 3) = (modes.iter().find(named), args.declared()) {
-        plan.effect = Effect::ReplyMode(*mode);
-        plan.action = Action::Answer(b"+OK\r\n".to_vec());
-    }
-    Ok(())
+    let (Some((_, mode)), 3) = (modes.iter().find(named), args.declared()) else {
+        return Ok(plan);
+    };
+    Ok(Plan {
+        effect: Effect::ReplyMode(*mode),
+        ..plan.instead(&["CLIENT", "REPLY", "ON"])
+    })
 }
 
 /// The request without `FENCE WITH <ticket>`.

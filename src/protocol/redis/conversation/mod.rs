@@ -3,14 +3,14 @@
 //!
 //! Two times run side by side. Requests are planned in their order, before the replies to those
 //! before them are there; replies come in the same order, later. What a request needs to know of
-//! its predecessors is either known when they are sent (`MULTI`, `CLIENT REPLY`), or is taken as all
-//! that it may be (`SELECT`), or is waited for ([`Plan::barrier`]: `AUTH` with a ticket, `RESET`,
+//! its predecessors is either known when they are sent (`MULTI`), or is taken as all that it may
+//! be (`SELECT`), or is waited for ([`Plan::barrier`]: `AUTH` with a ticket, `RESET`,
 //! `DISCARD`).
 //!
 //! Invariants: every reply of the server is matched with the command that it answers, or is known
-//! to be out of order (a push, a message to a subscriber, a line of `MONITOR`), or the connection is
-//! given up ([`Unexpected`]). Answers of the proxy stand in the queue with the server's, so that
-//! the client gets them in its own order. `CLIENT REPLY` never reaches the server: replies are
+//! to be out of order (a push, a message to a subscriber, a line of `MONITOR`), or the connection
+//! is given up ([`Unexpected`]). Answers of the proxy stand in the queue with the server's, so that
+//! the client gets them in its own order. `CLIENT REPLY` changes nothing at the server: replies are
 //! withheld from the client here, and never cease to be counted.
 //!
 //! It leaves to the shell: bytes, verifying tickets, the gate, which backend connection is whose.
@@ -18,6 +18,7 @@
 mod commands;
 mod plan;
 mod replies;
+mod withheld;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,8 +32,9 @@ use crate::protocol::{Kind, Refusal};
 pub use plan::{Action, Plan, Send};
 pub use replies::{Change, Delivery, Finished, Unexpected};
 
-use plan::{Deliver, Effect, Expect, ReplyMode};
+use plan::{Deliver, Effect, Expect};
 use replies::Incoming;
+use withheld::Withheld;
 
 /// Commands whose replies are outstanding, at most: the shell reads no further then.
 pub const OUTSTANDING_MAX: usize = 1024;
@@ -124,7 +126,6 @@ struct Sent<T> {
     effect: Effect,
     expect: Expect,
     deliver: Deliver,
-    suppressed: bool,
     tickets: Vec<Box<str>>,
     /// The transaction that it began, ends or is queued in.
     transaction: Option<u64>,
@@ -138,7 +139,7 @@ struct Sent<T> {
 #[derive(Debug)]
 enum Entry<T> {
     Sent(Box<Sent<T>>),
-    /// An answer of the proxy. Empty: suppressed.
+    /// An answer of the proxy. Empty: a request that asks for none.
     Local(Vec<u8>),
 }
 
@@ -168,12 +169,11 @@ pub struct Conversation<T> {
     transaction: Option<Transaction>,
     transactions: u64,
     watching: bool,
-    reply_off: bool,
-    reply_skip_next: bool,
     /// Where the next command may be: `state.databases`, and what is being selected.
     databases_ahead: Databases,
     // In the order of replies.
     queue: VecDeque<Entry<T>>,
+    withheld: Withheld,
     incoming: Option<Incoming>,
 }
 
@@ -186,10 +186,9 @@ impl<T> Conversation<T> {
             transaction: None,
             transactions: 0,
             watching: false,
-            reply_off: false,
-            reply_skip_next: false,
             databases_ahead: FRESH.databases,
             queue: VecDeque::new(),
+            withheld: Withheld::default(),
             incoming: None,
         }
     }
@@ -201,8 +200,6 @@ impl<T> Conversation<T> {
     }
 
     fn send(&mut self, plan: Plan, payload: Option<T>) {
-        // `RESET` turns replies on before it answers.
-        let suppressed = self.suppresses() && plan.effect != Effect::Reset;
         let (transaction, runs) = self.move_on(&plan);
         if let Some(open) = &mut self.transaction {
             open.writes |= plan.kind == Kind::Write;
@@ -218,7 +215,6 @@ impl<T> Conversation<T> {
             effect: plan.effect,
             expect: plan.expect,
             deliver: plan.deliver,
-            suppressed,
             tickets: plan.tickets,
             transaction,
             databases: runs.as_ref().and_then(|over| over.databases),
@@ -247,10 +243,6 @@ impl<T> Conversation<T> {
             }
             Effect::Watch => self.watching = true,
             Effect::Unwatch => self.watching = false,
-            Effect::Reset => {
-                self.reply_off = false;
-                self.reply_skip_next = false;
-            }
             Effect::Select(index) => {
                 self.databases_ahead = self.databases_ahead.or(index);
                 if let Some(open) = &mut self.transaction {
@@ -284,46 +276,32 @@ impl<T> Conversation<T> {
     }
 
     /// The proxy answers the command itself. Nothing goes to the backend.
-    pub fn answer(&mut self, plan: Plan, reply: Vec<u8>) {
-        match plan.effect {
-            Effect::ReplyMode(ReplyMode::On) => {
-                self.reply_off = false;
-                self.reply_skip_next = false;
-                self.push_local(reply);
-            }
-            Effect::ReplyMode(ReplyMode::Off) => self.reply_off = true,
-            // Without effect while replies are off.
-            Effect::ReplyMode(ReplyMode::Skip) => self.reply_skip_next = !self.reply_off,
-            _ => self.push_local(reply),
-        }
+    pub fn answer(&mut self, _plan: Plan, reply: Vec<u8>) {
+        self.push_local(reply);
     }
 
-    /// A request without arguments came: no reply is due, but it was a request.
+    /// A request without arguments came: no reply is due, but it is one that can be skipped.
     pub fn empty_request(&mut self) {
-        self.reply_skip_next = false;
+        self.push_local(vec![]);
     }
 
     fn push_local(&mut self, reply: Vec<u8>) {
-        let suppressed = self.suppresses();
-        let reply = if suppressed { vec![] } else { reply };
         self.queue.push_back(Entry::Local(reply));
-    }
-
-    /// Whether `CLIENT REPLY` takes the reply of the command at hand.
-    fn suppresses(&mut self) -> bool {
-        std::mem::take(&mut self.reply_skip_next) || self.reply_off
     }
 
     /// The next answer of the proxy itself, once all before it are delivered; empty where the
     /// client wants none. To be called until there is none after each command and each reply.
     pub fn next_local(&mut self) -> Option<Vec<u8>> {
-        match self.queue.front() {
-            Some(Entry::Local(_)) if self.incoming.is_none() => match self.queue.pop_front() {
-                Some(Entry::Local(reply)) => Some(reply),
-                _ => None,
-            },
-            _ => None,
+        let next = self.queue.front();
+        if self.incoming.is_some() || !matches!(next, Some(Entry::Local(_))) {
+            return None;
         }
+        let Some(Entry::Local(reply)) = self.queue.pop_front() else {
+            return None;
+        };
+        let withheld = self.withheld.takes(Effect::None, false);
+        self.withheld.pass(Effect::None, false);
+        Some(if withheld { vec![] } else { reply })
     }
 
     /// Commands that wait for their replies, and answers that wait for their turn.
@@ -338,13 +316,23 @@ impl<T> Conversation<T> {
 
     /// The connection is lost: what the client is still owed, in its order.
     pub fn into_owed(self) -> impl Iterator<Item = Owed<T>> {
-        self.queue.into_iter().map(|entry| match entry {
-            Entry::Local(reply) => Owed::Answer(reply),
-            Entry::Sent(sent) => Owed::Reply {
-                wanted: !sent.suppressed,
-                operation: sent.operation,
-                payload: sent.payload,
-            },
+        // As if all of it succeeded.
+        let mut withheld = self.withheld;
+        self.queue.into_iter().map(move |entry| {
+            let effect = match &entry {
+                Entry::Local(_) => Effect::None,
+                Entry::Sent(sent) => sent.effect,
+            };
+            let wanted = !withheld.takes(effect, false);
+            withheld.pass(effect, false);
+            match entry {
+                Entry::Local(reply) => Owed::Answer(if wanted { reply } else { vec![] }),
+                Entry::Sent(sent) => Owed::Reply {
+                    wanted,
+                    operation: sent.operation,
+                    payload: sent.payload,
+                },
+            }
         })
     }
 

@@ -6,6 +6,7 @@ use super::super::encode;
 use super::super::fence::FenceCommand;
 use super::super::filter::Filter;
 use super::super::treatment::Channels;
+use super::withheld::ReplyMode;
 use crate::lock_name::LockName;
 use crate::protocol::{Kind, Refusal};
 
@@ -82,14 +83,6 @@ pub(super) enum Effect {
     Monitor,
     ReplyMode(ReplyMode),
     ClientState,
-}
-
-/// `CLIENT REPLY`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ReplyMode {
-    On,
-    Off,
-    Skip,
 }
 
 /// Which replies are due.

@@ -96,7 +96,7 @@ impl<T> Conversation<T> {
             queued: head.is_queued() && sent.transaction.is_some(),
             null: head.is_null(),
         });
-        if sent.suppressed {
+        if self.withheld.takes(sent.effect, head.is_error()) {
             return Ok(Delivery::Swallow);
         }
         if head.redirect().is_some() {
@@ -132,6 +132,7 @@ impl<T> Conversation<T> {
             return None;
         };
         let sent = *sent;
+        self.withheld.pass(sent.effect, error);
         let change = match (error, queued) {
             (false, false) => self.succeeded(&sent, null),
             (true, _) => {

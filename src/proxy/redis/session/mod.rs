@@ -73,7 +73,7 @@ pub(super) async fn serve(
             return tell_unreachable(&mut client, &OpenError::TimedOut(connect_max)).await;
         }
     }
-    let opened = match listening.connector.open().await {
+    let opened = match listening.open().await {
         Ok(opened) => opened,
         Err(error) => return tell_unreachable(&mut client, &error).await,
     };
@@ -320,7 +320,10 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if let Some(keys) = &self.listening.fence_keys {
+        // A session that may still be applied stays listed: the next raise ends it.
+        if let Some(keys) = &self.listening.fence_keys
+            && self.flights.is_over()
+        {
             keys.release(self.slots.take_held(), self.flights.session());
         }
     }

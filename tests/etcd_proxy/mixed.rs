@@ -217,12 +217,16 @@ async fn lock(address: &str, method: &str, message: Name, ticket: &str) -> Resul
     let mut grpc = tonic::client::Grpc::new(crate::support::channel(address).await);
     soon("readiness", grpc.ready()).await.unwrap();
     let path = method.parse().unwrap();
-    let codec = tonic_prost::ProstCodec::<Name, Name>::default();
+    let codec = tonic_prost::ProstCodec::<Name, Any>::default();
     let answer = grpc.unary(with(message, &[ticket]), path, codec).await;
     answer.map(drop).map_err(|status| status.code())
 }
 
-/// `LockRequest { name, lease }`, `UnlockRequest { key }`, and any answer.
+/// Any answer.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Any {}
+
+/// `LockRequest { name, lease }`, `UnlockRequest { key }`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Name {
     #[prost(string, tag = "1")]

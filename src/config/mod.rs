@@ -17,9 +17,9 @@ use std::path::Path;
 
 pub use lockd::{EtcdConfig, LockdConfig, SealConfig, SealMode, StoreConfig};
 pub use proxy::{
-    AdminConfig, AuditConfig, FenceKeysConfig, Limits, ListenerConfig, Mode, ProxyConfig,
-    RedisLimits, RedisListenerConfig, RedisUser, TicketSource, TruncatedBody, Trust, Upstream,
-    WatermarkStore, read_key_file,
+    AdminConfig, AuditConfig, BackendUser, FenceKeysConfig, Limits, ListenerConfig, Mode,
+    ProxyConfig, RedisLimits, RedisListenerConfig, RedisUser, TicketSource, TruncatedBody, Trust,
+    Upstream, WatermarkStore, read_key_file,
 };
 
 /// One thing that is wrong in a file.

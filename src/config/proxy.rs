@@ -11,7 +11,7 @@ use super::values::{check_instance, check_url};
 use super::{ConfigError, ConfigErrors, load};
 use crate::ticket::{KeyRing, VerifyingKey};
 
-pub use listener::{Limits, ListenerConfig, Mode, TruncatedBody, Trust, Upstream};
+pub use listener::{BackendUser, Limits, ListenerConfig, Mode, TruncatedBody, Trust, Upstream};
 pub use redis::{FenceKeysConfig, RedisLimits, RedisListenerConfig, RedisUser};
 
 /// A proxy.

@@ -7,6 +7,8 @@ mod drivers;
 mod etcd;
 mod fenced;
 mod hidden;
+mod lockd;
+mod mixed;
 mod order;
 mod responses;
 mod support;

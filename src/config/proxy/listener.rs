@@ -1,6 +1,7 @@
 //! `[[listener]]` and its rules.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::reader::{Found, Report, Table};
@@ -34,8 +35,19 @@ pub struct ListenerConfig {
     pub truncated_body: TruncatedBody,
     /// How long a request waits for the gate before it is told busy.
     pub admit_deadline: Duration,
+    /// Who the proxy itself is at the backend, where it has users.
+    pub backend_user: Option<BackendUser>,
     /// Bounds.
     pub limits: Limits,
+}
+
+/// A user of the backend's that the proxy is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BackendUser {
+    /// Its name.
+    pub name: String,
+    /// The file that holds its password, and perhaps a line feed.
+    pub password_file: PathBuf,
 }
 
 /// A backend's address.
@@ -156,6 +168,11 @@ pub(super) fn read_listener(
     let virtual_hosts = read_virtual_hosts(report, t, protocol.as_ref());
     let etcd = read_etcd(report, t, protocol.as_ref());
     let is_etcd = etcd.is_some();
+    let backend_user = if is_etcd {
+        read_backend_user(report, t)
+    } else {
+        None
+    };
     let limits = read_limits(report, t);
     let rules = read_rules(
         report,
@@ -182,6 +199,7 @@ pub(super) fn read_listener(
         },
         truncated_body: value_or_default(truncated),
         admit_deadline: deadline.map_or(ADMIT_DEADLINE_DEFAULT, |found| found.value),
+        backend_user,
         limits,
     };
     Some(Found { value, at })
@@ -262,6 +280,22 @@ fn read_etcd(
     rules.keyless_writes = value_or_default(keyless);
     rules.leased_writes = value_or_default(leased);
     Some(rules)
+}
+
+fn read_backend_user(report: &mut Report<'_>, table: &mut Table<'_, '_>) -> Option<BackendUser> {
+    let name = table.text(report, "etcd_user", "the name of a user");
+    let file = table.text(report, "etcd_password_file", "a file");
+    match (name, file) {
+        (Some(name), Some(file)) => Some(BackendUser {
+            name: name.value,
+            password_file: file.value.into(),
+        }),
+        (None, None) => None,
+        (Some(found), None) | (None, Some(found)) => {
+            report.error(found.at, "`etcd_user` and `etcd_password_file` go together");
+            None
+        }
+    }
 }
 
 fn read_limits(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> Limits {

@@ -56,8 +56,10 @@ impl Door {
     }
 
     /// What a call without a transaction presents is compared before it: it changes no guarded key.
+    /// `headers`: the call's own, for the client's identity.
     pub(super) async fn check_floors(
         &self,
+        headers: &HeaderMap,
         admitted: &Admitted,
         deadline: Instant,
     ) -> Result<(), Refusal> {
@@ -68,7 +70,7 @@ impl Door {
         }
         let check = rewrite::check(&self.rules().keys, &fences);
         for _ in 0..ROUNDS_MAX {
-            let unary = self.call_txn(&HeaderMap::new(), &check).await;
+            let unary = self.call_txn(headers, &check).await;
             let unary = unary.map_err(|lost| self.lost(&lost, Kind::Read))?;
             let Some(message) = &unary.message else {
                 tracing::warn!(reason = unary.reason(), "etcd does not compare floors");

@@ -231,7 +231,8 @@ impl Door {
                 Ok(self.forward_revoke(heard, call, admitted, deadline).await?)
             }
             _ => {
-                self.check_floors(admitted, deadline).await?;
+                let headers = &heard.parts.headers;
+                self.check_floors(headers, admitted, deadline).await?;
                 self.pass(heard, kind).await.map_err(NotServed::Refused)
             }
         }

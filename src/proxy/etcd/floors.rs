@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::upstream::{Backend, Unary, own_headers};
+use super::identity::Identity;
+use super::upstream::{Backend, Unary};
 use crate::config::{ListenerConfig, Mode};
 use crate::lock_name::{LockName, LockPattern};
 use crate::protocol::etcd::fence::{Fence, FenceKeys, Seen, value};
@@ -39,6 +40,8 @@ pub struct Floors {
     patterns: Vec<LockPattern>,
     keys: FenceKeys,
     backend: Backend,
+    /// Who we are there.
+    identity: Identity,
     /// Who knows the floor of a lock that etcd has none of.
     registry: Option<Registry>,
     /// Carries the connection, whichever thread asks.
@@ -112,6 +115,7 @@ impl Floors {
                 listener.upstream.clone(),
                 listener.limits.upstream_connect_timeout.min(CALL_MAX),
             ),
+            identity: Identity::new(listener.backend_user.clone()),
             registry,
             runtime: Handle::current(),
         }))
@@ -262,12 +266,21 @@ impl Floors {
             tracing::warn!(listener = self.listener, %reason, "a floor cannot be had from etcd");
             NotRaised::Unavailable
         };
-        let called = self.backend.call(path, own_headers(), message, CALL_MAX);
-        let unary: Unary = called.await.map_err(|error| unavailable(&error))?;
-        match (unary.status(), &unary.message) {
-            (Some(0), Some(message)) => Ok(message.to_vec()),
-            _ => Err(unavailable(&unary.reason())),
+        // The second time with a new token: etcd's end, and every change of its users ends them.
+        for is_last in [false, true] {
+            let headers = self.identity.headers(&self.backend, CALL_MAX).await;
+            let headers = headers.map_err(|reason| unavailable(&reason))?;
+            let called = self.backend.call(path, headers, message, CALL_MAX);
+            let unary: Unary = called.await.map_err(|error| unavailable(&error))?;
+            match (unary.status(), &unary.message) {
+                (Some(0), Some(message)) => return Ok(message.to_vec()),
+                _ if is_last || !self.identity.forget() => {
+                    return Err(unavailable(&unary.reason()));
+                }
+                _ => {}
+            }
         }
+        Err(NotRaised::Unavailable)
     }
 }
 

@@ -36,6 +36,7 @@ mod claims;
 mod door;
 mod floors;
 mod frames;
+mod identity;
 mod reply;
 mod revoke;
 mod upstream;

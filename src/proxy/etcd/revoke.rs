@@ -39,7 +39,8 @@ impl Door {
         if let Some(lock) = admitted.missing(&locks) {
             return Err(Refusal::missing(lock.clone()));
         }
-        self.check_floors(admitted, deadline).await?;
+        self.check_floors(&heard.parts.headers, admitted, deadline)
+            .await?;
         for doomed in doomed.chunks(KEYS_PER_TXN_MAX) {
             if let Some(response) = self
                 .delete(&heard, lease, doomed, admitted, deadline)

@@ -11,6 +11,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
@@ -18,12 +19,13 @@ use futures::stream::FuturesUnordered;
 use prost::Message as _;
 use prost::bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::endpoints::{Endpoints, store_error};
 use super::generation::Generations;
 use super::layout::Layout;
-use super::txn::{get, take_nested, take_range, txn};
+use super::message::{get, take_nested, take_range, txn};
 use crate::etcd_proto::etcdserverpb::{RangeRequest, TxnRequest, TxnResponse};
 use crate::lock_name::LockName;
 use crate::store::StoreError;
@@ -37,6 +39,10 @@ const BATCH_BYTES_MAX: usize = 512 * 1024;
 
 /// Batches in flight. More would make them smaller.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
+
+/// How long an enqueue behind a holder waits for company: about as long as it takes the one that
+/// was just woken to release, with whose removal it then shares one write to disk.
+const PATIENCE: Duration = Duration::from_millis(2);
 
 /// Transactions that wait; the next caller waits to get in.
 const WAITING_MAX: usize = 16_384;
@@ -54,6 +60,8 @@ pub struct Nested {
     pub key: Bytes,
     /// It may create an entry.
     pub creates: bool,
+    /// It has nothing to win yet: it may wait up to [`PATIENCE`] for something to go with.
+    pub patient: bool,
     /// The revision of the generation record that it was built on; elsewhere it means nothing.
     pub pinned: Option<i64>,
     pub txn: TxnRequest,
@@ -62,6 +70,8 @@ pub struct Nested {
 /// The answer to one transaction.
 pub struct Answer {
     pub response: TxnResponse,
+    /// The revision of etcd at that moment: after a write, the one that it made.
+    pub revision: i64,
     /// The generations at that moment.
     pub generations: Arc<Generations>,
 }
@@ -188,7 +198,7 @@ async fn run(mut receiver: mpsc::Receiver<Waiting>, shared: Arc<Shared>) {
     let mut in_flight: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     let mut open = true;
     while open || !lanes.is_empty() || !in_flight.is_empty() {
-        while in_flight.len() < BATCHES_IN_FLIGHT_MAX {
+        while in_flight.len() < BATCHES_IN_FLIGHT_MAX && lanes.is_due() {
             let batch = lanes.take_batch();
             if batch.is_empty() {
                 break;
@@ -206,6 +216,7 @@ async fn run(mut receiver: mpsc::Receiver<Waiting>, shared: Arc<Shared>) {
                 None => open = false,
             },
             Some(()) = in_flight.next() => {}
+            () = lanes.until_due(), if lanes.due.is_some() => {}
         }
     }
 }
@@ -217,6 +228,8 @@ struct Lanes {
     /// The locks that have something waiting, in turn.
     turns: VecDeque<LockName>,
     len: usize,
+    /// When what waits must go: `None` if something that is not patient waits, or nothing.
+    due: Option<Instant>,
 }
 
 /// Others first: a removal must not wait behind the enqueues that it serves.
@@ -231,7 +244,18 @@ impl Lanes {
         self.len == 0
     }
 
+    fn is_due(&self) -> bool {
+        self.due.is_none_or(|due| due <= Instant::now())
+    }
+
+    async fn until_due(&self) {
+        if let Some(due) = self.due {
+            tokio::time::sleep_until(due).await;
+        }
+    }
+
     fn push(&mut self, waiting: Waiting) {
+        let was_empty = self.is_empty();
         let lane = self
             .lanes
             .entry(waiting.nested.lock.clone())
@@ -244,8 +268,15 @@ impl Lanes {
         } else {
             &mut lane.others
         };
+        // Where several wait for one lock, each takes a batch, and there is no time to lose.
+        let patient = waiting.nested.patient && queue.is_empty();
         queue.push_back(waiting);
         self.len += 1;
+        match patient {
+            true if was_empty => self.due = Some(Instant::now() + PATIENCE),
+            true => {}
+            false => self.due = None,
+        }
     }
 
     /// The next batch: each lock in turn gives what may go together.
@@ -274,6 +305,8 @@ impl Lanes {
                 self.turns.push_back(lock);
             }
         }
+        // What stays clashed with what goes, and has waited.
+        self.due = None;
         batch
     }
 }
@@ -361,6 +394,7 @@ impl Shared {
                 failure: vec![get(key)],
             };
             let mut answer = self.endpoints.txn(request).await.map_err(Failure::Status)?;
+            let at = answer.header.as_ref().map_or(0, |header| header.revision);
             if !answer.succeeded {
                 let read = take_range(&mut answer, 0).map_err(Failure::Store)?;
                 let read = Generations::read(read.kvs.first()).map_err(Failure::Store)?;
@@ -378,6 +412,7 @@ impl Shared {
                     .ok_or_else(|| Failure::Store(lost()))?;
                 Ok(Answer {
                     response,
+                    revision: at,
                     generations: Arc::clone(&generations),
                 })
             };

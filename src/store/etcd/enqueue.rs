@@ -5,9 +5,12 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 use super::EtcdStore;
+use super::answer::{First, Reader, Step};
 use super::batch::{Answer, Failure, Nested};
 use super::endpoints::CALL_MAX;
-use super::txn::{EnqueueStep, First};
+use super::hints::{Belief, Candidate};
+use super::layout::Layout;
+use super::txn::Place;
 use crate::etcd_proto::etcdserverpb::TxnRequest;
 use crate::lock_name::LockName;
 use crate::store::{Enqueue, Enqueued, Entry, StoreError};
@@ -19,6 +22,40 @@ const ENQUEUE_TRY_MAX: Duration = CALL_MAX.saturating_mul(3);
 
 /// How long a call waits before it tries the next member.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
+
+/// What is asked for, and what is believed of the lock.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    enqueue: &'a Enqueue,
+    lease: i64,
+    candidate: Option<&'a Candidate>,
+}
+
+impl<'a> Ask<'a> {
+    fn place(self, layout: &'a Layout) -> Place<'a> {
+        let Ask {
+            enqueue,
+            lease,
+            candidate,
+        } = self;
+        Place {
+            layout,
+            lock: &enqueue.lock,
+            lease,
+            candidate,
+        }
+    }
+
+    fn reader(self, layout: &'a Layout, answer: &'a Answer) -> Reader<'a> {
+        Reader {
+            layout,
+            lock: &self.enqueue.lock,
+            candidate: self.candidate,
+            generations: &answer.generations,
+            revision: answer.revision,
+        }
+    }
+}
 
 /// The oldest entry, and the revision at which there was none.
 pub struct Resolved {
@@ -63,37 +100,50 @@ impl EtcdStore {
         lease: i64,
         changed_below: &mut i64,
     ) -> Result<Option<Enqueued>, Failure> {
-        let txns = &self.txns;
+        let belief = self.hints.first(&enqueue.lock, None);
+        if belief == Belief::Empty
+            && let Some(alone) = self.enqueue_alone(enqueue, lease).await?
+        {
+            return Ok(Some(alone));
+        }
+        let ask = Ask {
+            enqueue,
+            lease,
+            candidate: belief.candidate(),
+        };
+        let place = ask.place(&self.layout);
         let step = if enqueue.only_if_first {
-            let txn = txns.enqueue_if_first(enqueue, lease, *changed_below);
-            let answer = self.send_enqueue(enqueue, lease, txn).await?;
-            txns.read_enqueue_if_first(&enqueue.lock, &answer.response, &answer.generations)
-        } else {
             let answer = self
-                .send_enqueue(enqueue, lease, txns.enqueue(enqueue, lease))
+                .ask(ask, place.enqueue_if_first(enqueue, *changed_below))
                 .await?;
-            txns.read_enqueue(&enqueue.lock, &answer.response, &answer.generations)
+            ask.reader(&self.layout, &answer)
+                .enqueue_if_first(&answer.response, enqueue)
+        } else {
+            let answer = self.ask(ask, place.enqueue(enqueue)).await?;
+            let step = ask
+                .reader(&self.layout, &answer)
+                .enqueue(&answer.response, enqueue);
+            if let Ok(Step::Standing { .. }) = &step {
+                self.hints.note_mark(&enqueue.lock, lease, answer.revision);
+            }
+            step
         };
         match step.map_err(Failure::Store)? {
-            EnqueueStep::Standing { entry, first } => Ok(Some(
+            Step::Standing { entry, first } => Ok(Some(
                 self.standing(entry, first).await.map_err(Failure::Store)?,
             )),
-            EnqueueStep::Over { last } => Ok(Some(Enqueued::AttemptOver { last })),
-            EnqueueStep::ForeignLease => Err(Failure::Store(StoreError::Refused(format!(
+            Step::Over { last } => Ok(Some(Enqueued::AttemptOver { last })),
+            Step::ForeignLease => Err(Failure::Store(StoreError::Refused(format!(
                 "lock {:?}: the key of session {} is attached to another lease",
                 enqueue.lock.as_str(),
                 enqueue.session
             )))),
-            EnqueueStep::Occupied { first } => {
+            Step::Occupied { first } => {
                 let first = self
                     .resolve(&enqueue.lock, first)
                     .await
                     .map_err(Failure::Store)?;
-                if let Resolved {
-                    first: Some(holder),
-                    ..
-                } = first
-                {
+                if let Some(holder) = first.first {
                     return Ok(Some(Enqueued::Held { holder }));
                 }
                 // Nothing but keys that are no entries, at that revision: next time they count for
@@ -101,28 +151,53 @@ impl EtcdStore {
                 *changed_below = first.revision + 1;
                 Ok(None)
             }
-            EnqueueStep::Stands { last, .. } if enqueue.attempt < last => {
+            Step::Stands { last, .. } if enqueue.attempt < last => {
                 Ok(Some(Enqueued::AttemptOver { last }))
             }
-            EnqueueStep::Stands { own, first, .. } => {
-                self.rewrite_if_first(enqueue, lease, &own, first).await
-            }
+            Step::Stands { own, first, .. } => self.rewrite_if_first(ask, &own, first).await,
         }
     }
 
-    async fn send_enqueue(
+    /// What nearly every acquire is: the lock is free, and the session's last word on it was ours.
+    async fn enqueue_alone(
         &self,
         enqueue: &Enqueue,
         lease: i64,
-        txn: TxnRequest,
-    ) -> Result<Answer, Failure> {
-        let key = self.txns.layout.entry(&enqueue.lock, lease);
-        let lock = enqueue.lock.clone();
+    ) -> Result<Option<Enqueued>, Failure> {
+        let Some(mark) = self.hints.mark(&enqueue.lock, lease, enqueue.attempt) else {
+            return Ok(None);
+        };
+        let ask = Ask {
+            enqueue,
+            lease,
+            candidate: None,
+        };
+        let txn = ask.place(&self.layout).enqueue_alone(enqueue, mark);
+        let answer = self.ask(ask, txn).await?;
+        let reader = ask.reader(&self.layout, &answer);
+        let entry = reader
+            .enqueue_alone(&answer.response, enqueue)
+            .map_err(Failure::Store)?;
+        Ok(entry.map(|entry| {
+            self.hints.note_mark(&enqueue.lock, lease, answer.revision);
+            Enqueued::Standing {
+                holder: entry.clone(),
+                entry,
+            }
+        }))
+    }
+
+    async fn ask(&self, ask: Ask<'_>, txn: TxnRequest) -> Result<Answer, Failure> {
+        let key = ask.place(&self.layout).key();
+        // Behind another one it can only wait, so it may wait for company too.
+        let patient = ask.candidate.is_some_and(|candidate| candidate.key != key);
+        let lock = ask.enqueue.lock.clone();
         self.batcher
             .send(Nested {
                 lock,
                 key,
                 creates: true,
+                patient,
                 pinned: None,
                 txn,
             })
@@ -132,39 +207,33 @@ impl EtcdStore {
     /// Only-if-first of a session that stands already.
     async fn rewrite_if_first(
         &self,
-        enqueue: &Enqueue,
-        lease: i64,
+        ask: Ask<'_>,
         own: &Entry,
         first: First,
     ) -> Result<Option<Enqueued>, Failure> {
         let first = self
-            .resolve(&enqueue.lock, first)
+            .resolve(&ask.enqueue.lock, first)
             .await
             .map_err(Failure::Store)?
             .first;
-        match first {
-            Some(first) if first.session == own.session => {
-                let generations = self.batcher.generations();
-                let Some(created) = generations.create_revision(first.token) else {
-                    return Ok(None);
-                };
-                let txn = self.txns.rewrite_first(enqueue, lease, created);
-                let answer = self.send_enqueue(enqueue, lease, txn).await?;
-                let step =
-                    self.txns
-                        .read_rewrite(&enqueue.lock, &answer.response, &answer.generations);
-                match step.map_err(Failure::Store)? {
-                    EnqueueStep::Standing { entry, .. } => Ok(Some(Enqueued::Standing {
-                        holder: entry.clone(),
-                        entry,
-                    })),
-                    EnqueueStep::Over { last } => Ok(Some(Enqueued::AttemptOver { last })),
-                    // The entry has gone in between.
-                    _ => Ok(None),
-                }
-            }
-            Some(holder) => Ok(Some(Enqueued::Held { holder })),
-            None => Ok(None),
+        let Some(first) = first else { return Ok(None) };
+        if first.session != own.session {
+            return Ok(Some(Enqueued::Held { holder: first }));
+        }
+        let Some(created) = self.batcher.generations().create_revision(first.token) else {
+            return Ok(None);
+        };
+        let txn = ask.place(&self.layout).rewrite_first(ask.enqueue, created);
+        let answer = self.ask(ask, txn).await?;
+        let step = ask.reader(&self.layout, &answer).rewrite(&answer.response);
+        match step.map_err(Failure::Store)? {
+            Step::Standing { entry, .. } => Ok(Some(Enqueued::Standing {
+                holder: entry.clone(),
+                entry,
+            })),
+            Step::Over { last } => Ok(Some(Enqueued::AttemptOver { last })),
+            // The entry has gone in between.
+            _ => Ok(None),
         }
     }
 

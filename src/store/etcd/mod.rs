@@ -12,12 +12,15 @@
 //!
 //! Leaves to others: TLS and passwords towards etcd.
 
+mod answer;
 mod batch;
 mod endpoints;
 mod enqueue;
 mod generation;
+mod hints;
 mod layout;
 mod lease;
+mod message;
 mod read;
 mod txn;
 mod watch;
@@ -31,12 +34,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tonic::Code;
 
+use self::answer::{First, Reader};
 use self::batch::{Batcher, Failure, Nested};
 use self::endpoints::{Endpoints, request, store_error};
 use self::generation::Generations;
+use self::hints::Hints;
 use self::layout::{KeyRange, Layout, lease_of};
 use self::lease::Renewals;
-use self::txn::{First, Txns};
+use self::txn::Place;
 use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::lease_client::LeaseClient;
 use crate::etcd_proto::etcdserverpb::{
@@ -68,7 +73,8 @@ pub struct EtcdConfig {
 /// The store. Its tasks end with it.
 pub struct EtcdStore {
     endpoints: Arc<Endpoints>,
-    txns: Txns,
+    layout: Layout,
+    hints: Arc<Hints>,
     batcher: Batcher,
     renewals: Renewals,
     tasks: Mutex<JoinSet<()>>,
@@ -85,10 +91,10 @@ impl EtcdStore {
         let mut tasks = JoinSet::new();
         tasks.spawn(batches);
         tasks.spawn(renewing);
-        let txns = Txns { layout };
         let store = EtcdStore {
             endpoints,
-            txns,
+            layout,
+            hints: Arc::default(),
             batcher,
             renewals,
             tasks: Mutex::new(tasks),
@@ -109,7 +115,7 @@ impl EtcdStore {
         &self,
         lock: &LockName,
     ) -> Result<(Vec<Entry>, i64, Generations), StoreError> {
-        let layout = &self.txns.layout;
+        let layout = &self.layout;
         // Entries of nested locks lie in the same range.
         let keep = |kv: &_| layout.parse_entry(kv).is_some_and(|(of, _)| of == *lock);
         let range = layout.lock_range(lock);
@@ -117,7 +123,7 @@ impl EtcdStore {
         let generations = Generations::read(read.beside.as_ref())?;
         let mut entries = Vec::with_capacity(read.kvs.len());
         for kv in &read.kvs {
-            entries.extend(self.txns.entry(kv, &generations)?);
+            entries.extend(answer::entry(layout, kv, &generations)?);
         }
         entries.sort_by_key(|entry| entry.token);
         Ok((entries, read.revision, generations))
@@ -218,22 +224,40 @@ impl Store for EtcdStore {
                     next,
                 });
             };
+            let key = self.layout.entry(&lock, lease);
+            let belief = self.hints.first(&lock, Some(&key));
+            let candidate = belief.candidate();
+            let place = Place {
+                layout: &self.layout,
+                lock: &lock,
+                lease,
+                candidate,
+            };
             let nested = Nested {
                 lock: lock.clone(),
-                key: self.txns.layout.entry(&lock, lease),
+                key,
                 creates: false,
+                patient: false,
                 pinned: Some(pinned),
-                txn: self.txns.remove(&lock, lease, created, version),
+                txn: place.remove(created, version),
             };
             let answer = match self.batcher.send(nested).await {
                 Ok(answer) => answer,
                 Err(Failure::Repin) => continue,
                 Err(failure) => return Err(failure.into()),
             };
-            let read = self
-                .txns
-                .read_remove(&lock, &answer.response, &answer.generations)?;
-            let (removed, first) = read;
+            let reader = Reader {
+                layout: &self.layout,
+                lock: &lock,
+                candidate,
+                generations: &answer.generations,
+                revision: answer.revision,
+            };
+            let (removed, first) = reader.remove(&answer.response)?;
+            if removed {
+                // The watch will say so too, but the next acquire may come before it.
+                self.hints.gone(&lock, created);
+            }
             let next = match first {
                 First::Entry(entry) => Some(entry),
                 First::None => None,
@@ -254,7 +278,13 @@ impl Store for EtcdStore {
 
     async fn watch(&self) -> Result<mpsc::Receiver<Event>, StoreError> {
         let (sender, receiver) = mpsc::channel(WATCH_EVENTS_MAX);
-        let feed = watch::feed(Arc::clone(&self.endpoints), self.txns.clone(), sender);
+        let hints = Arc::clone(&self.hints);
+        let feed = watch::feed(
+            Arc::clone(&self.endpoints),
+            self.layout.clone(),
+            hints,
+            sender,
+        );
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(feed);
@@ -262,7 +292,7 @@ impl Store for EtcdStore {
     }
 
     async fn raise_above(&self, token: Token) -> Result<(), StoreError> {
-        let key = self.txns.layout.generation();
+        let key = self.layout.generation();
         for _ in 0..GENERATION_TRIES_MAX {
             // An empty end: this key alone.
             let only = KeyRange {
@@ -276,7 +306,7 @@ impl Store for EtcdStore {
             };
             let raise = TxnRequest {
                 compare: generations.unchanged(&key),
-                success: vec![txn::put(key.clone(), value.into(), 0)],
+                success: vec![message::put(key.clone(), value.into(), 0)],
                 failure: Vec::new(),
             };
             // Whether it was this raise or another one: the next read tells whether it is enough.
@@ -292,7 +322,7 @@ impl Store for EtcdStore {
 
     async fn put_record(&self, name: &str, value: Option<Vec<u8>>) -> Result<(), StoreError> {
         check_record(name, value.as_deref())?;
-        let key = self.txns.layout.record(name);
+        let key = self.layout.record(name);
         let done = match value {
             Some(value) => {
                 let put = PutRequest {
@@ -317,7 +347,7 @@ impl Store for EtcdStore {
     }
 
     async fn records(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
-        let layout = &self.txns.layout;
+        let layout = &self.layout;
         let range = layout.record_range(prefix);
         let read = read::snapshot(&self.endpoints, &range, layout.generation(), |_| true).await?;
         let records = read.kvs.into_iter();

@@ -16,11 +16,13 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::answer;
 use super::endpoints::{CALL_MAX, Endpoints, MESSAGE_BYTES_MAX, Member, request};
 use super::generation::Generations;
-use super::layout::KeyRange;
+use super::hints::{Hints, Queues};
+use super::layout::{KeyRange, Layout};
 use super::read::snapshot;
-use super::txn::Txns;
+
 use crate::etcd_proto::etcdserverpb::watch_client::WatchClient;
 use crate::etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use crate::etcd_proto::etcdserverpb::{
@@ -56,14 +58,30 @@ struct Seen {
     lock: LockName,
     session: SessionId,
     token: Token,
+    create_revision: i64,
+}
+
+/// The right to tell the hints, given back at the end.
+struct Feeding(Arc<Hints>);
+
+impl Drop for Feeding {
+    fn drop(&mut self) {
+        self.0.end_feeding();
+    }
 }
 
 /// Feeds one watch until its reader is gone.
-pub async fn feed(endpoints: Arc<Endpoints>, txns: Txns, reader: mpsc::Sender<Event>) {
+pub async fn feed(
+    endpoints: Arc<Endpoints>,
+    layout: Layout,
+    hints: Arc<Hints>,
+    reader: mpsc::Sender<Event>,
+) {
     let mut feed = Feed {
-        range: txns.layout.watch_range(),
-        generation_key: txns.layout.generation(),
-        txns,
+        range: layout.watch_range(),
+        generation_key: layout.generation(),
+        layout,
+        hints: hints.begin_feeding().then_some(Feeding(hints)),
         reader,
         seen: HashMap::new(),
         generations: Generations::default(),
@@ -100,7 +118,9 @@ pub async fn feed(endpoints: Arc<Endpoints>, txns: Txns, reader: mpsc::Sender<Ev
 struct Feed {
     range: KeyRange,
     generation_key: Bytes,
-    txns: Txns,
+    layout: Layout,
+    /// Told what is seen, unless another watch does that.
+    hints: Option<Feeding>,
     reader: mpsc::Sender<Event>,
     seen: HashMap<Bytes, Seen>,
     generations: Generations,
@@ -113,9 +133,12 @@ struct Feed {
 impl Feed {
     /// Reads everything and sends it. `Err(None)`: the reader has gone.
     async fn start(&mut self, endpoints: &Endpoints) -> Result<(), Option<StoreError>> {
-        let layout = self.txns.layout.clone();
+        let layout = self.layout.clone();
         let keep = |kv: &KeyValue| layout.parse_entry(kv).is_some();
         let read = snapshot(endpoints, &self.range, self.generation_key.clone(), keep).await?;
+        if let Some(Feeding(hints)) = &self.hints {
+            hints.forget();
+        }
         self.seen.clear();
         self.generations = Generations::read(read.beside.as_ref())?;
         self.revision = read.revision;
@@ -123,6 +146,14 @@ impl Feed {
         let mut events = Vec::with_capacity(read.kvs.len() + 2);
         for kv in read.kvs {
             self.put(kv, &mut events)?;
+        }
+        if let Some(Feeding(hints)) = &self.hints {
+            let mut queues = Queues::new();
+            for (key, seen) in &self.seen {
+                let queue = queues.entry(seen.lock.clone()).or_default();
+                queue.insert(seen.create_revision, key.clone());
+            }
+            hints.replace(queues, self.revision);
         }
         events.sort_by_key(|event| match event {
             Event::Put(entry) => Some(entry.token),
@@ -261,14 +292,26 @@ impl Feed {
 
     /// An entry, or a key that is none (any more).
     fn put(&mut self, kv: KeyValue, events: &mut Vec<Event>) -> Result<(), StoreError> {
-        let Some(entry) = self.txns.entry(&kv, &self.generations)? else {
+        let Some(entry) = answer::entry(&self.layout, &kv, &self.generations)? else {
             self.gone(&kv.key, events);
             return Ok(());
         };
+        let create_revision = kv.create_revision;
+        if self
+            .seen
+            .get(&kv.key)
+            .is_some_and(|seen| seen.create_revision != create_revision)
+        {
+            self.gone(&kv.key, events);
+        }
+        if let Some(Feeding(hints)) = &self.hints {
+            hints.put(&entry.lock, create_revision, &kv.key, kv.mod_revision);
+        }
         let seen = Seen {
             lock: entry.lock.clone(),
             session: entry.session,
             token: entry.token,
+            create_revision,
         };
         self.seen.insert(kv.key, seen);
         events.push(Event::Put(entry));
@@ -276,17 +319,22 @@ impl Feed {
     }
 
     fn gone(&mut self, key: &Bytes, events: &mut Vec<Event>) {
-        if let Some(Seen {
+        let Some(seen) = self.seen.remove(key) else {
+            return;
+        };
+        let Seen {
             lock,
             session,
             token,
-        }) = self.seen.remove(key)
-        {
-            events.push(Event::Gone {
-                lock,
-                session,
-                token,
-            });
+            create_revision,
+        } = seen;
+        if let Some(Feeding(hints)) = &self.hints {
+            hints.gone(&lock, create_revision);
         }
+        events.push(Event::Gone {
+            lock,
+            session,
+            token,
+        });
     }
 }

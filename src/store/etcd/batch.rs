@@ -198,7 +198,7 @@ async fn run(mut receiver: mpsc::Receiver<Waiting>, shared: Arc<Shared>) {
     let mut in_flight: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     let mut open = true;
     while open || !lanes.is_empty() || !in_flight.is_empty() {
-        while in_flight.len() < BATCHES_IN_FLIGHT_MAX && lanes.is_due() {
+        while in_flight.len() < BATCHES_IN_FLIGHT_MAX && lanes.is_due(Instant::now()) {
             let batch = lanes.take_batch();
             if batch.is_empty() {
                 break;
@@ -244,8 +244,8 @@ impl Lanes {
         self.len == 0
     }
 
-    fn is_due(&self) -> bool {
-        self.due.is_none_or(|due| due <= Instant::now())
+    fn is_due(&self, now: Instant) -> bool {
+        self.due.is_none_or(|due| due <= now)
     }
 
     async fn until_due(&self) {
@@ -424,4 +424,111 @@ impl Shared {
 
 fn lost() -> StoreError {
     StoreError::Corrupt("etcd answered against its contract: a nested answer is missing".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Reply = oneshot::Receiver<Result<Answer, Failure>>;
+
+    fn push(lanes: &mut Lanes, lock: &str, key: &str, creates: bool, patient: bool) -> Reply {
+        let (reply, answer) = oneshot::channel();
+        let nested = Nested {
+            lock: LockName::new(lock).unwrap(),
+            key: key.to_owned().into(),
+            creates,
+            patient,
+            pinned: None,
+            txn: TxnRequest::default(),
+        };
+        lanes.push(Waiting { nested, reply });
+        answer
+    }
+
+    fn keys(batch: &[Waiting]) -> Vec<&str> {
+        batch
+            .iter()
+            .map(|one| std::str::from_utf8(&one.nested.key).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn one_enqueue_of_a_lock_goes_in_a_batch_and_removals_go_before_it() {
+        let mut lanes = Lanes::default();
+        let _replies = [
+            push(&mut lanes, "a", "a/1", true, false),
+            push(&mut lanes, "a", "a/2", true, false),
+            push(&mut lanes, "b", "b/1", true, false),
+            push(&mut lanes, "a", "a/3", false, false),
+            push(&mut lanes, "a", "a/4", false, false),
+        ];
+        assert_eq!(keys(&lanes.take_batch()), ["a/3", "a/4", "a/1", "b/1"]);
+        assert_eq!(keys(&lanes.take_batch()), ["a/2"]);
+        assert!(lanes.is_empty() && lanes.take_batch().is_empty());
+    }
+
+    #[test]
+    fn two_writes_of_one_key_never_share_a_batch() {
+        let mut lanes = Lanes::default();
+        let _replies = [
+            push(&mut lanes, "a", "a/1", false, false),
+            push(&mut lanes, "a", "a/1", false, false),
+            push(&mut lanes, "a", "a/1", true, false),
+        ];
+        for _ in 0..3 {
+            assert_eq!(keys(&lanes.take_batch()), ["a/1"]);
+        }
+        assert!(lanes.is_empty());
+    }
+
+    #[test]
+    fn what_nobody_waits_for_any_more_is_not_sent() {
+        let mut lanes = Lanes::default();
+        drop(push(&mut lanes, "a", "a/1", true, false));
+        let _reply = push(&mut lanes, "a", "a/2", true, false);
+        drop(push(&mut lanes, "b", "b/1", false, false));
+        assert_eq!(keys(&lanes.take_batch()), ["a/2"]);
+        assert!(lanes.is_empty());
+    }
+
+    #[test]
+    fn a_batch_has_a_limit_and_each_lock_has_its_turn() {
+        let mut lanes = Lanes::default();
+        let mut replies = Vec::new();
+        for index in 0..BATCH_TXNS_MAX {
+            replies.push(push(
+                &mut lanes,
+                "hot",
+                &format!("hot/{index}"),
+                true,
+                false,
+            ));
+            replies.push(push(&mut lanes, &format!("l{index}"), "l/1", true, false));
+        }
+        assert_eq!(lanes.take_batch().len(), BATCH_TXNS_MAX);
+        let second = lanes.take_batch();
+        assert_eq!(
+            keys(&second)
+                .iter()
+                .filter(|key| key.starts_with("hot/"))
+                .count(),
+            1
+        );
+    }
+
+    #[test]
+    fn the_patient_wait_until_something_urgent_comes_or_their_time_is_up() {
+        let mut lanes = Lanes::default();
+        let now = Instant::now();
+        let mut replies = vec![push(&mut lanes, "a", "a/1", true, true)];
+        assert!(!lanes.is_due(now) && lanes.is_due(Instant::now() + PATIENCE));
+        replies.push(push(&mut lanes, "b", "b/1", false, false));
+        assert!(lanes.is_due(now));
+        assert_eq!(lanes.take_batch().len(), 2);
+        // Several for one lock take a batch each.
+        replies.push(push(&mut lanes, "a", "a/1", true, true));
+        replies.push(push(&mut lanes, "a", "a/2", true, true));
+        assert!(lanes.is_due(now));
+    }
 }

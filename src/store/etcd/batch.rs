@@ -329,9 +329,17 @@ impl Lane {
                     queue.push_front(waiting);
                     break;
                 }
-                if !abandoned {
-                    batch.push(waiting);
+                if abandoned {
+                    continue;
                 }
+                // Removals have the first claim to a place in the batch, but an enqueue runs before
+                // them: it then still finds the holder that it reads, who may be about to go.
+                let at = if waiting.nested.creates {
+                    start
+                } else {
+                    batch.len()
+                };
+                batch.insert(at, waiting);
             }
         }
         before - self.others.len() - self.creates.len()
@@ -463,7 +471,7 @@ mod tests {
             push(&mut lanes, "a", "a/3", false, false),
             push(&mut lanes, "a", "a/4", false, false),
         ];
-        assert_eq!(keys(&lanes.take_batch()), ["a/3", "a/4", "a/1", "b/1"]);
+        assert_eq!(keys(&lanes.take_batch()), ["a/1", "a/3", "a/4", "b/1"]);
         assert_eq!(keys(&lanes.take_batch()), ["a/2"]);
         assert!(lanes.is_empty() && lanes.take_batch().is_empty());
     }

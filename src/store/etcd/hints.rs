@@ -1,6 +1,6 @@
 //! What this store believes of etcd: the entries that its watch has shown, and the marks that it
-//! wrote itself. It makes transactions smaller and never decides anything: each transaction compares
-//! or reads the one thing that it relies on, and a wrong belief costs a second one.
+//! wrote itself. It makes transactions smaller and never decides anything: each transaction
+//! compares or reads the one thing that it relies on, and a wrong belief costs a second one.
 //!
 //! The first entry of a lock is found by reading one key instead of all: entries only come behind
 //! the others, so that the oldest one that was ever seen to be first *is* first while it exists.

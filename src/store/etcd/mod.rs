@@ -1,8 +1,8 @@
 //! The store on etcd (3.4, 3.5): leases as sessions, keys as entries, laid out as etcd's own
 //! `client/v3/concurrency` mutex lays them out, so that `etcdctl lock` and Go programs contend for
-//! the same locks. What counts as an entry: [`layout`].
+//! the same locks. What counts as an entry: `layout`.
 //!
-//! The token of an entry is its key's create revision, above it the generation of [`generation`].
+//! The token of an entry is its key's create revision, above it the generation of `generation`.
 //! Everything that changes a queue is one transaction of etcd; nothing is decided from what was
 //! read before, except what can only become truer (an entry that was first stays first).
 //!

@@ -1,7 +1,7 @@
 //! What etcd answered to the transactions of `txn`, read: pure.
 
 use super::generation::Generations;
-use super::hints::Candidate;
+use super::hints::{At, Belief, Candidate};
 use super::layout::{Claim, Layout, parse_attempt};
 use super::message::{nested, odd, range};
 use crate::etcd_proto::etcdserverpb::{RangeResponse, TxnResponse};
@@ -30,7 +30,7 @@ pub enum Step {
     Occupied {
         first: First,
     },
-    /// Only-if-first, and the session stands already: to be decided by who is first.
+    /// The session stands already, by another attempt, or it is to be decided by who is first.
     Stands {
         own: Entry,
         last: u64,
@@ -49,10 +49,11 @@ pub struct Reader<'a> {
     pub layout: &'a Layout,
     pub lock: &'a LockName,
     /// What the transaction was built with.
-    pub candidate: Option<&'a Candidate>,
+    pub belief: &'a Belief,
+    pub candidates: &'a [Candidate],
     pub generations: &'a Generations,
-    /// The revision of etcd at that moment: after a write, the one that it made.
-    pub revision: i64,
+    /// The moment of the answer; its revision is, after a write, the one that it made.
+    pub at: At,
 }
 
 impl Reader<'_> {
@@ -63,6 +64,27 @@ impl Reader<'_> {
         enqueue: &Enqueue,
     ) -> Result<Option<Entry>, StoreError> {
         answer.succeeded.then(|| self.created(enqueue)).transpose()
+    }
+
+    /// Of `Place::enqueue_behind`; `None`: nothing was written.
+    pub fn enqueue_behind(
+        &self,
+        answer: &TxnResponse,
+        enqueue: &Enqueue,
+    ) -> Result<Option<Step>, StoreError> {
+        let standing = || self.standing(answer, enqueue);
+        answer.succeeded.then(standing).transpose()
+    }
+
+    /// Of `Place::remove_standing`, done: who is first after it, if the candidates tell.
+    pub fn remove_standing(&self, answer: &TxnResponse) -> Result<Option<Entry>, StoreError> {
+        if self.candidates.is_empty() {
+            return Ok(None);
+        }
+        Ok(match self.first(answer, 1)? {
+            First::Entry(entry) => Some(entry),
+            First::None | First::Unknown => None,
+        })
     }
 
     /// Of `Place::enqueue`.
@@ -85,20 +107,7 @@ impl Reader<'_> {
         enqueue: &Enqueue,
     ) -> Result<Step, StoreError> {
         if !answer.succeeded {
-            let own = range(answer, 0)?.kvs.first();
-            let own = own
-                .map(|kv| entry(self.layout, kv, self.generations))
-                .transpose()?;
-            let Some(own) = own.flatten() else {
-                return Ok(Step::ForeignLease);
-            };
-            let mark = range(answer, 1)?.kvs.first();
-            let last = mark.and_then(|kv| parse_attempt(&kv.value)).unwrap_or(0);
-            return Ok(Step::Stands {
-                own,
-                last,
-                first: self.first(range(answer, 2)?)?,
-            });
+            return self.stands(answer);
         }
         let inner = nested(answer, 0)?;
         if inner.succeeded {
@@ -109,7 +118,7 @@ impl Reader<'_> {
             return self.standing(create, enqueue);
         }
         Ok(Step::Occupied {
-            first: self.first(range(create, 0)?)?,
+            first: self.first(create, 0)?,
         })
     }
 
@@ -122,7 +131,11 @@ impl Reader<'_> {
         if inner.succeeded {
             return over(inner);
         }
-        let own = range(inner, 3)?
+        let rewrite = nested(inner, 0)?;
+        if !rewrite.succeeded {
+            return self.stands(rewrite);
+        }
+        let own = range(rewrite, 2)?
             .kvs
             .first()
             .ok_or_else(|| odd("no key after its put"))?;
@@ -130,18 +143,33 @@ impl Reader<'_> {
         let entry = own.ok_or_else(|| odd("own key is no entry"))?;
         Ok(Step::Standing {
             entry,
-            first: self.first(range(inner, 2)?)?,
+            first: self.first(rewrite, 3)?,
+        })
+    }
+
+    /// Of `Place::look`.
+    fn stands(&self, answer: &TxnResponse) -> Result<Step, StoreError> {
+        let own = range(answer, 0)?.kvs.first();
+        let own = own.map(|kv| entry(self.layout, kv, self.generations));
+        let Some(own) = own.transpose()?.flatten() else {
+            return Ok(Step::ForeignLease);
+        };
+        let mark = range(answer, 1)?.kvs.first();
+        Ok(Step::Stands {
+            last: mark.and_then(|kv| parse_attempt(&kv.value)).unwrap_or(0),
+            own,
+            first: self.first(answer, 2)?,
         })
     }
 
     /// Of `Place::remove`: whether it was removed, and who is first after it.
     pub fn remove(&self, answer: &TxnResponse) -> Result<(bool, First), StoreError> {
-        let next = range(answer, usize::from(answer.succeeded))?;
-        Ok((answer.succeeded, self.first(next)?))
+        let next = self.first(answer, usize::from(answer.succeeded))?;
+        Ok((answer.succeeded, next))
     }
 
     fn standing(&self, answer: &TxnResponse, enqueue: &Enqueue) -> Result<Step, StoreError> {
-        let first = self.first(range(answer, 2)?)?;
+        let first = self.first(answer, 2)?;
         Ok(Step::Standing {
             entry: self.created(enqueue)?,
             first,
@@ -153,29 +181,51 @@ impl Reader<'_> {
         Ok(Entry {
             lock: self.lock.clone(),
             session: enqueue.session,
-            token: self.generations.token(self.revision)?,
-            version: self.revision.unsigned_abs(),
+            token: self.generations.token(self.at.revision)?,
+            version: self.at.revision.unsigned_abs(),
             attempt: enqueue.attempt,
             holder: enqueue.holder.clone(),
             foreign: false,
         })
     }
 
-    /// The oldest entry of the lock in an answer to a read of its oldest keys, or of the candidate.
-    fn first(&self, read: &RangeResponse) -> Result<First, StoreError> {
-        for kv in &read.kvs {
-            let trusted = self.candidate.is_none_or(|candidate| {
-                candidate.create_revision == kv.create_revision
-                    && candidate.seen_at <= self.revision
-            });
-            // Entries of nested locks lie in the same range.
-            let entry = entry(self.layout, kv, self.generations)?;
-            if let Some(entry) = entry.filter(|entry| trusted && entry.lock == *self.lock) {
+    /// The oldest entry of the lock in an answer that has the reads of its oldest keys, or of the
+    /// candidates, from this place on.
+    fn first(&self, answer: &TxnResponse, place: usize) -> Result<First, StoreError> {
+        if self.candidates.is_empty() {
+            let read = range(answer, place)?;
+            let first = self.oldest_entry(read)?;
+            let none = if read.more {
+                First::Unknown
+            } else {
+                First::None
+            };
+            return Ok(first.map_or(none, First::Entry));
+        }
+        if !self.belief.holds(self.at) {
+            return Ok(First::Unknown);
+        }
+        for (index, candidate) in self.candidates.iter().enumerate() {
+            let read = range(answer, place + index)?;
+            let same = |kv: &KeyValue| kv.create_revision == candidate.create_revision;
+            if read.kvs.first().is_some_and(same)
+                && let Some(entry) = self.oldest_entry(read)?
+            {
                 return Ok(First::Entry(entry));
             }
         }
-        let is_all = self.candidate.is_none() && !read.more;
-        Ok(if is_all { First::None } else { First::Unknown })
+        Ok(First::Unknown)
+    }
+
+    fn oldest_entry(&self, read: &RangeResponse) -> Result<Option<Entry>, StoreError> {
+        for kv in &read.kvs {
+            // Entries of nested locks lie in the same range.
+            let entry = entry(self.layout, kv, self.generations)?;
+            if let Some(entry) = entry.filter(|entry| entry.lock == *self.lock) {
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
     }
 }
 

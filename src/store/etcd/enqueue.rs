@@ -13,7 +13,7 @@ use super::layout::Layout;
 use super::txn::Place;
 use crate::etcd_proto::etcdserverpb::TxnRequest;
 use crate::lock_name::LockName;
-use crate::store::{Enqueue, Enqueued, Entry, StoreError};
+use crate::store::{Enqueue, Enqueued, Entry, Remove, Store as _, StoreError};
 
 /// How often an enqueue is tried while the queue or the generation changes under it, or a member
 /// does not answer, and how long after its start no further try begins. It may be repeated at will.
@@ -28,21 +28,18 @@ const RETRY_EVERY: Duration = Duration::from_millis(100);
 struct Ask<'a> {
     enqueue: &'a Enqueue,
     lease: i64,
-    candidate: Option<&'a Candidate>,
+    belief: &'a Belief,
+    /// Of these it is enough that one stands: the entry is not the first then.
+    candidates: &'a [Candidate],
 }
 
 impl<'a> Ask<'a> {
     fn place(self, layout: &'a Layout) -> Place<'a> {
-        let Ask {
-            enqueue,
-            lease,
-            candidate,
-        } = self;
         Place {
             layout,
-            lock: &enqueue.lock,
-            lease,
-            candidate,
+            lock: &self.enqueue.lock,
+            lease: self.lease,
+            candidates: self.candidates,
         }
     }
 
@@ -50,9 +47,10 @@ impl<'a> Ask<'a> {
         Reader {
             layout,
             lock: &self.enqueue.lock,
-            candidate: self.candidate,
+            belief: self.belief,
+            candidates: self.candidates,
             generations: &answer.generations,
-            revision: answer.revision,
+            at: answer.at,
         }
     }
 }
@@ -101,30 +99,41 @@ impl EtcdStore {
         changed_below: &mut i64,
     ) -> Result<Option<Enqueued>, Failure> {
         let belief = self.hints.first(&enqueue.lock, None);
-        if belief == Belief::Empty
-            && let Some(alone) = self.enqueue_alone(enqueue, lease).await?
-        {
-            return Ok(Some(alone));
-        }
-        let ask = Ask {
+        let candidates: Vec<Candidate> = belief.oldest.iter().cloned().collect();
+        let mut ask = Ask {
             enqueue,
             lease,
-            candidate: belief.candidate(),
+            belief: &belief,
+            candidates: &candidates,
         };
+        let before: Vec<Candidate>;
+        if belief.is_empty() {
+            if let Some(alone) = self.enqueue_alone(ask).await? {
+                return Ok(Some(alone));
+            }
+        } else if !enqueue.only_if_first {
+            before = candidates.iter().chain(&belief.youngest).cloned().collect();
+            ask.candidates = &before;
+            if belief.at.is_some()
+                && let Some(behind) = self.enqueue_behind(ask).await?
+            {
+                return Ok(Some(behind));
+            }
+        }
         let place = ask.place(&self.layout);
         let step = if enqueue.only_if_first {
             let answer = self
-                .ask(ask, place.enqueue_if_first(enqueue, *changed_below))
+                .ask(ask, false, place.enqueue_if_first(enqueue, *changed_below))
                 .await?;
             ask.reader(&self.layout, &answer)
                 .enqueue_if_first(&answer.response, enqueue)
         } else {
-            let answer = self.ask(ask, place.enqueue(enqueue)).await?;
+            let answer = self.ask(ask, false, place.enqueue(enqueue)).await?;
             let step = ask
                 .reader(&self.layout, &answer)
                 .enqueue(&answer.response, enqueue);
             if let Ok(Step::Standing { .. }) = &step {
-                self.hints.note_mark(&enqueue.lock, lease, answer.revision);
+                self.hints.note_mark(&enqueue.lock, lease);
             }
             step
         };
@@ -154,32 +163,22 @@ impl EtcdStore {
             Step::Stands { last, .. } if enqueue.attempt < last => {
                 Ok(Some(Enqueued::AttemptOver { last }))
             }
-            Step::Stands { own, first, .. } => self.rewrite_if_first(ask, &own, first).await,
+            Step::Stands { own, first, .. } => self.go_on_from(ask, own, first).await,
         }
     }
 
     /// What nearly every acquire is: the lock is free, and the session's last word on it was ours.
-    async fn enqueue_alone(
-        &self,
-        enqueue: &Enqueue,
-        lease: i64,
-    ) -> Result<Option<Enqueued>, Failure> {
-        let Some(mark) = self.hints.mark(&enqueue.lock, lease, enqueue.attempt) else {
-            return Ok(None);
-        };
-        let ask = Ask {
-            enqueue,
-            lease,
-            candidate: None,
-        };
-        let txn = ask.place(&self.layout).enqueue_alone(enqueue, mark);
-        let answer = self.ask(ask, txn).await?;
+    async fn enqueue_alone(&self, ask: Ask<'_>) -> Result<Option<Enqueued>, Failure> {
+        let enqueue = ask.enqueue;
+        let is_marked = self.hints.is_marked(&enqueue.lock, ask.lease);
+        let txn = ask.place(&self.layout).enqueue_alone(enqueue, is_marked);
+        let answer = self.ask(ask, true, txn).await?;
         let reader = ask.reader(&self.layout, &answer);
         let entry = reader
             .enqueue_alone(&answer.response, enqueue)
             .map_err(Failure::Store)?;
         Ok(entry.map(|entry| {
-            self.hints.note_mark(&enqueue.lock, lease, answer.revision);
+            self.hints.note_mark(&enqueue.lock, ask.lease);
             Enqueued::Standing {
                 holder: entry.clone(),
                 entry,
@@ -187,44 +186,82 @@ impl EtcdStore {
         }))
     }
 
-    async fn ask(&self, ask: Ask<'_>, txn: TxnRequest) -> Result<Answer, Failure> {
+    /// The others: somebody is there, and the session does not stand yet.
+    async fn enqueue_behind(&self, ask: Ask<'_>) -> Result<Option<Enqueued>, Failure> {
+        let enqueue = ask.enqueue;
+        let is_marked = self.hints.is_marked(&enqueue.lock, ask.lease);
+        let txn = ask.place(&self.layout).enqueue_behind(enqueue, is_marked);
+        let answer = self.ask(ask, true, txn).await?;
+        let reader = ask.reader(&self.layout, &answer);
+        let step = reader
+            .enqueue_behind(&answer.response, enqueue)
+            .map_err(Failure::Store)?;
+        let Some(Step::Standing { entry, first }) = step else {
+            return Ok(None);
+        };
+        self.hints.note_mark(&enqueue.lock, ask.lease);
+        let standing = self.standing(entry, first).await;
+        standing.map(Some).map_err(Failure::Store)
+    }
+
+    async fn ask(&self, ask: Ask<'_>, flat: bool, txn: TxnRequest) -> Result<Answer, Failure> {
         let key = ask.place(&self.layout).key();
-        // Behind another one it can only wait, so it may wait for company too.
-        let patient = ask.candidate.is_some_and(|candidate| candidate.key != key);
         let lock = ask.enqueue.lock.clone();
         self.batcher
             .send(Nested {
                 lock,
                 key,
                 creates: true,
-                patient,
                 pinned: None,
+                flat,
                 txn,
             })
             .await
     }
 
-    /// Only-if-first of a session that stands already.
-    async fn rewrite_if_first(
+    /// The session stands already, by an earlier attempt, or this one is only to be the first.
+    async fn go_on_from(
         &self,
         ask: Ask<'_>,
-        own: &Entry,
+        own: Entry,
         first: First,
     ) -> Result<Option<Enqueued>, Failure> {
-        let first = self
-            .resolve(&ask.enqueue.lock, first)
-            .await
-            .map_err(Failure::Store)?
-            .first;
-        let Some(first) = first else { return Ok(None) };
-        if first.session != own.session {
-            return Ok(Some(Enqueued::Held { holder: first }));
+        let enqueue = ask.enqueue;
+        if enqueue.only_if_first {
+            let first = self.resolve(&enqueue.lock, first).await;
+            match first.map_err(Failure::Store)?.first {
+                None => return Ok(None),
+                Some(first) if first.session != own.session => {
+                    return Ok(Some(Enqueued::Held { holder: first }));
+                }
+                Some(first) if first.attempt == enqueue.attempt => {
+                    return self.rewrite_first(ask, &first).await;
+                }
+                Some(_) => {}
+            }
         }
+        // The earlier attempt is given up with its token. Its entry goes before the new one comes.
+        let remove = Remove {
+            lock: enqueue.lock.clone(),
+            session: own.session,
+            token: own.token,
+            only_version: Some(own.version),
+        };
+        self.remove(remove).await.map_err(Failure::Store)?;
+        Ok(None)
+    }
+
+    /// Writes the session's entry again, which is the first.
+    async fn rewrite_first(
+        &self,
+        ask: Ask<'_>,
+        first: &Entry,
+    ) -> Result<Option<Enqueued>, Failure> {
         let Some(created) = self.batcher.generations().create_revision(first.token) else {
             return Ok(None);
         };
         let txn = ask.place(&self.layout).rewrite_first(ask.enqueue, created);
-        let answer = self.ask(ask, txn).await?;
+        let answer = self.ask(ask, false, txn).await?;
         let step = ask.reader(&self.layout, &answer).rewrite(&answer.response);
         match step.map_err(Failure::Store)? {
             Step::Standing { entry, .. } => Ok(Some(Enqueued::Standing {
@@ -238,12 +275,18 @@ impl EtcdStore {
     }
 
     async fn standing(&self, entry: Entry, first: First) -> Result<Enqueued, StoreError> {
+        let is_told = matches!(first, First::Entry(_));
         let first = self.resolve(&entry.lock, first).await?.first;
         // A read after the write may already miss the entry: its session has ended then, which the
         // caller learns from the watch.
         let holder = first
             .filter(|first| first.token < entry.token)
             .unwrap_or_else(|| entry.clone());
+        if !is_told && holder == entry {
+            // It may have become the first after it was written: what the batch read of the records
+            // is too old for the grant.
+            self.read_records().await?;
+        }
         Ok(Enqueued::Standing { entry, holder })
     }
 

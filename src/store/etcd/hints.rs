@@ -5,7 +5,7 @@
 //! The first entry of a lock is found by reading one key instead of all: entries only come behind
 //! the others, so that the oldest one that was ever seen to be first *is* first while it exists.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,31 +16,53 @@ use crate::lock_name::LockName;
 /// Marks that are remembered. Past it all are forgotten, which costs each a second transaction.
 const MARKS_MAX: usize = 65_536;
 
-/// Who is believed to be first.
+/// Entries that are read to learn who is first.
+const CANDIDATES_MAX: usize = 2;
+
+/// An entry that is believed to stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub key: Bytes,
     pub create_revision: i64,
-    /// The revision of etcd at which it was believed. An etcd that is older was restored.
-    pub seen_at: i64,
 }
 
 /// What is believed of one lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Belief {
-    /// No watch has told anything.
-    Nothing,
-    /// Nobody stands there.
-    Empty,
-    First(Candidate),
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Belief {
+    /// The oldest entries, in their order, none between them.
+    pub oldest: Vec<Candidate>,
+    /// The youngest, if it is not among them.
+    pub youngest: Option<Candidate>,
+    /// When this was believed; `None`: no watch has told anything.
+    pub at: Option<At>,
+}
+
+/// A moment of etcd: the connection ([`super::endpoints::Endpoints::timeline`]) and the revision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    pub timeline: u64,
+    pub revision: i64,
+}
+
+impl At {
+    /// Whether the other moment is later, or on another connection: then it is the newer one.
+    pub fn precedes(self, other: At) -> bool {
+        self.timeline < other.timeline
+            || (self.timeline == other.timeline && self.revision <= other.revision)
+    }
 }
 
 impl Belief {
-    pub fn candidate(&self) -> Option<&Candidate> {
-        match self {
-            Belief::First(candidate) => Some(candidate),
-            _ => None,
-        }
+    /// Nobody stands there.
+    pub fn is_empty(&self) -> bool {
+        self.at.is_some() && self.oldest.is_empty()
+    }
+
+    /// Whether an answer of this moment may be read with it: the same process of etcd gave it, and
+    /// not earlier.
+    pub fn holds(&self, answered: At) -> bool {
+        self.at
+            .is_some_and(|at| at.timeline == answered.timeline && at.revision <= answered.revision)
     }
 }
 
@@ -51,14 +73,14 @@ pub type Queues = HashMap<LockName, BTreeMap<i64, Bytes>>;
 #[derive(Default, Debug)]
 pub struct Hints {
     queues: Mutex<Option<Seen>>,
-    marks: Mutex<HashMap<(LockName, i64), i64>>,
+    marks: Mutex<HashSet<(LockName, i64)>>,
     fed: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Seen {
     queues: Queues,
-    revision: i64,
+    at: At,
 }
 
 impl Hints {
@@ -78,8 +100,8 @@ impl Hints {
     }
 
     /// Everything that exists, at once: half of it would make a later entry look like the first.
-    pub fn replace(&self, queues: Queues, revision: i64) {
-        *self.seen() = Some(Seen { queues, revision });
+    pub fn replace(&self, queues: Queues, at: At) {
+        *self.seen() = Some(Seen { queues, at });
     }
 
     /// The watch has lost its place.
@@ -91,7 +113,7 @@ impl Hints {
         if let Some(seen) = &mut *self.seen() {
             let queue = seen.queues.entry(lock.clone()).or_default();
             queue.insert(create_revision, key.clone());
-            seen.revision = seen.revision.max(revision);
+            seen.at.revision = seen.at.revision.max(revision);
         }
     }
 
@@ -110,32 +132,38 @@ impl Hints {
     pub fn first(&self, lock: &LockName, except: Option<&Bytes>) -> Belief {
         let seen = self.seen();
         let Some(seen) = &*seen else {
-            return Belief::Nothing;
+            return Belief::default();
         };
-        let mut queue = seen.queues.get(lock).into_iter().flatten();
-        match queue.find(|(_, key)| except != Some(key)) {
-            None => Belief::Empty,
-            Some((create_revision, key)) => Belief::First(Candidate {
-                key: key.clone(),
-                create_revision: *create_revision,
-                seen_at: seen.revision,
-            }),
+        let queue = seen.queues.get(lock).into_iter().flatten();
+        let mut queue =
+            queue
+                .filter(|(_, key)| except != Some(*key))
+                .map(|(create_revision, key)| Candidate {
+                    key: key.clone(),
+                    create_revision: *create_revision,
+                });
+        Belief {
+            oldest: queue.by_ref().take(CANDIDATES_MAX).collect(),
+            youngest: queue.next_back(),
+            at: Some(seen.at),
         }
     }
 
-    /// The revision at which the mark of this session on this lock was written; 0 if it never was.
-    pub fn mark(&self, lock: &LockName, lease: i64, attempt: u64) -> Option<i64> {
-        let marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = marks.get(&(lock.clone(), lease)).copied();
-        known.or_else(|| (attempt == 1).then_some(0))
+    /// Whether this session has a mark on this lock.
+    pub fn is_marked(&self, lock: &LockName, lease: i64) -> bool {
+        self.marks().contains(&(lock.clone(), lease))
     }
 
-    pub fn note_mark(&self, lock: &LockName, lease: i64, revision: i64) {
-        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn note_mark(&self, lock: &LockName, lease: i64) {
+        let mut marks = self.marks();
         if marks.len() >= MARKS_MAX {
             marks.clear();
         }
-        marks.insert((lock.clone(), lease), revision);
+        marks.insert((lock.clone(), lease));
+    }
+
+    fn marks(&self) -> MutexGuard<'_, HashSet<(LockName, i64)>> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -143,40 +171,56 @@ impl Hints {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_oldest_entry_is_first_until_it_is_gone() {
-        let (hints, lock) = (Hints::default(), LockName::new("a").unwrap());
-        let (old, young) = (Bytes::from("a/1"), Bytes::from("a/2"));
-        hints.put(&lock, 5, &old, 5);
-        assert_eq!(hints.first(&lock, None), Belief::Nothing);
-        assert!(hints.begin_feeding() && !hints.begin_feeding());
-        hints.replace(Queues::new(), 4);
-        assert_eq!(hints.first(&lock, None), Belief::Empty);
-        hints.put(&lock, 7, &young, 7);
-        hints.put(&lock, 5, &old, 9);
-        let first = |key: &Bytes, create_revision| {
-            Belief::First(Candidate {
-                key: key.clone(),
-                create_revision,
-                seen_at: 9,
-            })
-        };
-        assert_eq!(hints.first(&lock, None), first(&old, 5));
-        assert_eq!(hints.first(&lock, Some(&old)), first(&young, 7));
-        hints.gone(&lock, 5);
-        assert_eq!(hints.first(&lock, None), first(&young, 7));
-        assert_eq!(hints.first(&lock, Some(&young)), Belief::Empty);
-        hints.forget();
-        assert_eq!(hints.first(&lock, None), Belief::Nothing);
+    fn at(revision: i64) -> At {
+        At {
+            timeline: 1,
+            revision,
+        }
     }
 
     #[test]
-    fn a_first_attempt_has_no_mark_and_a_later_one_is_known_or_not() {
+    fn the_oldest_entries_are_first_until_they_are_gone() {
         let (hints, lock) = (Hints::default(), LockName::new("a").unwrap());
-        assert_eq!(hints.mark(&lock, 1, 1), Some(0));
-        assert_eq!(hints.mark(&lock, 1, 2), None);
-        hints.note_mark(&lock, 1, 9);
-        assert_eq!(hints.mark(&lock, 1, 2), Some(9));
-        assert_eq!(hints.mark(&lock, 2, 2), None);
+        let key = |number: i64| Bytes::from(format!("a/{number}"));
+        hints.put(&lock, 5, &key(5), 5);
+        assert_eq!(hints.first(&lock, None), Belief::default());
+        assert!(hints.begin_feeding() && !hints.begin_feeding());
+        hints.replace(Queues::new(), at(4));
+        assert!(hints.first(&lock, None).is_empty());
+        for created in [7, 8, 9, 5] {
+            hints.put(&lock, created, &key(created), created);
+        }
+        let told = |except: Option<i64>| {
+            let belief = hints.first(&lock, except.map(key).as_ref());
+            let oldest: Vec<i64> = belief
+                .oldest
+                .iter()
+                .map(|one| one.create_revision)
+                .collect();
+            (oldest, belief.youngest.map(|one| one.create_revision))
+        };
+        assert_eq!(hints.first(&lock, None).at, Some(at(9)));
+        assert_eq!(told(None), (vec![5, 7], Some(9)));
+        assert_eq!(told(Some(5)), (vec![7, 8], Some(9)));
+        hints.gone(&lock, 5);
+        hints.gone(&lock, 8);
+        assert_eq!(told(None), (vec![7, 9], None));
+        assert_eq!(told(Some(7)), (vec![9], None));
+        hints.forget();
+        assert_eq!(hints.first(&lock, None), Belief::default());
+    }
+
+    #[test]
+    fn a_belief_serves_no_answer_of_an_earlier_moment_or_another_connection() {
+        let belief = Belief {
+            at: Some(at(9)),
+            ..Belief::default()
+        };
+        assert!(belief.holds(at(9)) && belief.holds(at(10)) && !belief.holds(at(8)));
+        assert!(!belief.holds(At {
+            timeline: 2,
+            revision: 10
+        }));
+        assert!(!Belief::default().holds(at(9)));
     }
 }

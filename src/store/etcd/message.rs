@@ -6,8 +6,8 @@ use crate::etcd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, Tar
 use crate::etcd_proto::etcdserverpb::request_op::Request;
 use crate::etcd_proto::etcdserverpb::response_op::Response;
 use crate::etcd_proto::etcdserverpb::{
-    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, TxnRequest,
-    TxnResponse,
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseOp,
+    TxnRequest, TxnResponse,
 };
 use crate::store::StoreError;
 
@@ -38,13 +38,12 @@ pub fn range(answer: &TxnResponse, index: usize) -> Result<&RangeResponse, Store
     }
 }
 
-/// The transactions that a batch nests, read back.
-pub fn take_nested(answer: TxnResponse) -> Vec<Option<TxnResponse>> {
-    let inner = answer.responses.into_iter().map(|op| match op.response {
+/// The transaction that this answers, if it does.
+pub fn into_nested(op: ResponseOp) -> Option<TxnResponse> {
+    match op.response {
         Some(Response::ResponseTxn(inner)) => Some(inner),
         _ => None,
-    });
-    inner.collect()
+    }
 }
 
 /// One range in an answer, by its place.

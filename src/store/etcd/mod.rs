@@ -22,6 +22,7 @@ mod layout;
 mod lease;
 mod message;
 mod read;
+mod records;
 mod txn;
 mod watch;
 
@@ -38,9 +39,10 @@ use self::answer::{First, Reader};
 use self::batch::{Batcher, Failure, Nested};
 use self::endpoints::{Endpoints, request, store_error};
 use self::generation::Generations;
-use self::hints::Hints;
+use self::hints::{At, Hints};
 use self::layout::{KeyRange, Layout, lease_of};
 use self::lease::Renewals;
+use self::records::Records;
 use self::txn::Place;
 use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::lease_client::LeaseClient;
@@ -75,6 +77,7 @@ pub struct EtcdStore {
     endpoints: Arc<Endpoints>,
     layout: Layout,
     hints: Arc<Hints>,
+    records: Arc<Records>,
     batcher: Batcher,
     renewals: Renewals,
     tasks: Mutex<JoinSet<()>>,
@@ -86,7 +89,9 @@ impl EtcdStore {
     pub async fn open(config: &EtcdConfig) -> Result<EtcdStore, StoreError> {
         let endpoints = Arc::new(Endpoints::new(&config.endpoints)?);
         let layout = Layout::new(&config.prefix);
-        let (batcher, batches) = Batcher::new(Arc::clone(&endpoints), layout.clone());
+        let records = Arc::default();
+        let (batcher, batches) =
+            Batcher::new(Arc::clone(&endpoints), layout.clone(), Arc::clone(&records));
         let (renewals, renewing) = Renewals::new(Arc::clone(&endpoints));
         let mut tasks = JoinSet::new();
         tasks.spawn(batches);
@@ -95,6 +100,7 @@ impl EtcdStore {
             endpoints,
             layout,
             hints: Arc::default(),
+            records,
             batcher,
             renewals,
             tasks: Mutex::new(tasks),
@@ -127,6 +133,26 @@ impl EtcdStore {
         }
         entries.sort_by_key(|entry| entry.token);
         Ok((entries, read.revision, generations))
+    }
+
+    /// All records. There are few: proxies and configuration.
+    async fn read_records(&self) -> Result<records::List, StoreError> {
+        let layout = &self.layout;
+        let range = layout.record_range("");
+        let timeline = self.endpoints.timeline();
+        let read = read::snapshot(&self.endpoints, &range, layout.generation(), |_| true).await?;
+        let named = read.kvs.iter();
+        let list: records::List = Arc::new(
+            named
+                .filter_map(|kv| Some((layout.record_name(&kv.key)?, kv.value.to_vec())))
+                .collect(),
+        );
+        if self.endpoints.timeline() == timeline {
+            let revision = read.revision;
+            self.records
+                .learn(&read.kvs, Arc::clone(&list), At { timeline, revision });
+        }
+        Ok(list)
     }
 
     /// The create revision that has this token, and the revision of the generation record that this
@@ -213,6 +239,7 @@ impl Store for EtcdStore {
             only_version,
         } = remove;
         let version = only_version.map(i64::try_from).transpose();
+        let mut believed = true;
         for _ in 0..GENERATION_TRIES_MAX {
             let created = self.create_revision(token).await?;
             let (Some(lease), Some((created, pinned)), Ok(version)) =
@@ -226,20 +253,25 @@ impl Store for EtcdStore {
             };
             let key = self.layout.entry(&lock, lease);
             let belief = self.hints.first(&lock, Some(&key));
-            let candidate = belief.candidate();
             let place = Place {
                 layout: &self.layout,
                 lock: &lock,
                 lease,
-                candidate,
+                candidates: &belief.oldest,
+            };
+            let flat = belief.at.is_some() && believed;
+            let txn = if flat {
+                place.remove_standing(created, version)
+            } else {
+                place.remove(created, version)
             };
             let nested = Nested {
                 lock: lock.clone(),
                 key,
                 creates: false,
-                patient: false,
                 pinned: Some(pinned),
-                txn: place.remove(created, version),
+                flat,
+                txn,
             };
             let answer = match self.batcher.send(nested).await {
                 Ok(answer) => answer,
@@ -249,10 +281,29 @@ impl Store for EtcdStore {
             let reader = Reader {
                 layout: &self.layout,
                 lock: &lock,
-                candidate,
+                belief: &belief,
+                candidates: &belief.oldest,
                 generations: &answer.generations,
-                revision: answer.revision,
+                at: answer.at,
             };
+            if flat && !answer.response.succeeded {
+                believed = false;
+                continue;
+            }
+            if flat {
+                self.hints.gone(&lock, created);
+                let next = match reader.remove_standing(&answer.response)? {
+                    // What was believed is of another connection.
+                    None if !belief.holds(answer.at) => {
+                        self.resolve(&lock, First::Unknown).await?.first
+                    }
+                    next => next,
+                };
+                return Ok(Removed {
+                    removed: true,
+                    next,
+                });
+            }
             let (removed, first) = reader.remove(&answer.response)?;
             if removed {
                 // The watch will say so too, but the next acquire may come before it.
@@ -283,6 +334,7 @@ impl Store for EtcdStore {
             Arc::clone(&self.endpoints),
             self.layout.clone(),
             hints,
+            Arc::clone(&self.records),
             sender,
         );
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -347,13 +399,14 @@ impl Store for EtcdStore {
     }
 
     async fn records(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
-        let layout = &self.layout;
-        let range = layout.record_range(prefix);
-        let read = read::snapshot(&self.endpoints, &range, layout.generation(), |_| true).await?;
-        let records = read.kvs.into_iter();
-        Ok(records
-            .filter_map(|kv| Some((layout.record_name(&kv.key)?, kv.value.into())))
-            .collect())
+        let list = self.read_records().await?;
+        let records = list.iter().filter(|(name, _)| name.starts_with(prefix));
+        Ok(records.cloned().collect())
+    }
+
+    fn records_since(&self, version: u64) -> Option<Arc<Vec<(String, Vec<u8>)>>> {
+        let revision = i64::try_from(version).ok()?;
+        self.records.at(self.endpoints.timeline(), revision)
     }
 }
 

@@ -22,14 +22,14 @@ const FIRST_KEYS: i64 = 4;
 /// The version of the layout that [`Claim`] carries.
 const CLAIM_VERSION: u8 = 1;
 
-/// Builds the transactions around one entry. `candidate` is read instead of all keys of the lock to
-/// learn who is first.
+/// Builds the transactions around one entry. `candidates` are read instead of all keys of the lock
+/// to learn who is first.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     pub layout: &'a Layout,
     pub lock: &'a LockName,
     pub lease: i64,
-    pub candidate: Option<&'a Candidate>,
+    pub candidates: &'a [Candidate],
 }
 
 impl Place<'_> {
@@ -41,18 +41,57 @@ impl Place<'_> {
         self.layout.attempt(self.lock, self.lease)
     }
 
-    /// Stands in the queue if there is no key at all below the lock and the session's mark was last
-    /// written at this revision (0: never): what nearly every acquire of a free lock is, in as few
-    /// words as etcd can be told it. Otherwise nothing is written or told.
-    pub fn enqueue_alone(&self, enqueue: &Enqueue, mark_revision: i64) -> TxnRequest {
-        let written = TargetUnion::ModRevision(mark_revision);
+    /// Flat: stands in the queue if there is no key at all below the lock, and a mark exactly if
+    /// one is believed in, below the attempt: what nearly every acquire of a free lock is, in as
+    /// few words as etcd can be told it.
+    pub fn enqueue_alone(&self, enqueue: &Enqueue, is_marked: bool) -> TxnRequest {
         TxnRequest {
             compare: vec![
                 self.unchanged_below(1),
-                compare(&self.mark(), CompareResult::Equal, written),
+                self.mark_is_below(enqueue.attempt, is_marked),
             ],
             success: self.puts(enqueue),
             failure: Vec::new(),
+        }
+    }
+
+    /// Flat: stands behind others, as a session that does not stand there yet.
+    pub fn enqueue_behind(&self, enqueue: &Enqueue, is_marked: bool) -> TxnRequest {
+        TxnRequest {
+            compare: vec![
+                self.is_missing(),
+                self.mark_is_below(enqueue.attempt, is_marked),
+            ],
+            success: self.create(enqueue),
+            failure: Vec::new(),
+        }
+    }
+
+    /// Flat: removes the entry, which is believed to stand, and reads the candidates.
+    pub fn remove_standing(&self, create_revision: i64, mod_revision: Option<i64>) -> TxnRequest {
+        let candidates = self.candidates.iter();
+        let mut success = vec![delete(self.key())];
+        success.extend(candidates.map(|candidate| get(candidate.key.clone())));
+        TxnRequest {
+            success,
+            failure: Vec::new(),
+            ..self.remove(create_revision, mod_revision)
+        }
+    }
+
+    fn is_missing(&self) -> Compare {
+        let missing = TargetUnion::CreateRevision(0);
+        compare(&self.key(), CompareResult::Equal, missing)
+    }
+
+    /// etcd compares no value of a missing key as true (`applyCompares`).
+    fn mark_is_below(&self, attempt: u64, is_marked: bool) -> Compare {
+        let mark = self.mark();
+        if is_marked {
+            let attempt = TargetUnion::Value(attempt_text(attempt));
+            compare(&mark, CompareResult::Less, attempt)
+        } else {
+            compare(&mark, CompareResult::Equal, TargetUnion::CreateRevision(0))
         }
     }
 
@@ -69,11 +108,17 @@ impl Place<'_> {
         let create = TxnRequest {
             compare: vec![self.unchanged_below(changed_below)],
             success: self.create(enqueue),
-            failure: vec![self.get_first()],
+            failure: self.get_first(),
         };
         let create = self.unless_over(enqueue.attempt - 1, vec![txn(create)]);
-        let look = vec![get(self.key()), get(self.mark()), self.get_first()];
-        self.unless_stands(create, look)
+        self.unless_stands(create, self.look())
+    }
+
+    /// The session's own entry and mark, and who is first.
+    fn look(&self) -> Vec<RequestOp> {
+        let mut operations = vec![get(self.key()), get(self.mark())];
+        operations.extend(self.get_first());
+        operations
     }
 
     /// Rewrites the session's entry, which was created at this revision and was the first one: it
@@ -88,17 +133,18 @@ impl Place<'_> {
         let equal = |target| compare(&key, CompareResult::Equal, target);
         let mut compares = vec![equal(TargetUnion::CreateRevision(create_revision))];
         compares.extend(mod_revision.map(|revision| equal(TargetUnion::ModRevision(revision))));
+        let mut success = vec![delete(key.clone())];
+        success.extend(self.get_first());
         TxnRequest {
             compare: compares,
-            success: vec![delete(key.clone()), self.get_first()],
-            failure: vec![self.get_first()],
+            success,
+            failure: self.get_first(),
         }
     }
 
     fn unless_stands(&self, create: TxnRequest, stands: Vec<RequestOp>) -> TxnRequest {
-        let missing = TargetUnion::CreateRevision(0);
         TxnRequest {
-            compare: vec![compare(&self.key(), CompareResult::Equal, missing)],
+            compare: vec![self.is_missing()],
             success: vec![txn(create)],
             failure: stands,
         }
@@ -115,23 +161,31 @@ impl Place<'_> {
         }
     }
 
+    /// Rewrites the session's entry if this very attempt wrote it; otherwise looks.
     fn take_over(&self, enqueue: &Enqueue, create: Option<i64>) -> TxnRequest {
         let key = self.key();
         let equal = |target| compare(&key, CompareResult::Equal, target);
         let mut compares = vec![equal(TargetUnion::Lease(self.lease))];
         compares.extend(create.map(|revision| equal(TargetUnion::CreateRevision(revision))));
-        let mut rewrite = self.create(enqueue);
+        let mut rewrite = self.puts(enqueue);
         rewrite.push(get(self.key()));
+        rewrite.extend(self.get_first());
+        let same = TargetUnion::Value(attempt_text(enqueue.attempt));
+        let rewrite = TxnRequest {
+            compare: vec![compare(&self.mark(), CompareResult::Equal, same)],
+            success: rewrite,
+            failure: self.look(),
+        };
         TxnRequest {
             compare: compares,
-            success: vec![txn(self.unless_over(enqueue.attempt, rewrite))],
+            success: vec![txn(self.unless_over(enqueue.attempt, vec![txn(rewrite)]))],
             failure: Vec::new(),
         }
     }
 
     fn create(&self, enqueue: &Enqueue) -> Vec<RequestOp> {
         let mut operations = self.puts(enqueue);
-        operations.push(self.get_first());
+        operations.extend(self.get_first());
         operations
     }
 
@@ -147,11 +201,14 @@ impl Place<'_> {
         ]
     }
 
-    fn get_first(&self) -> RequestOp {
-        match self.candidate {
-            Some(candidate) => get(candidate.key.clone()),
-            None => get_range(oldest(self.layout.lock_range(self.lock))),
+    fn get_first(&self) -> Vec<RequestOp> {
+        if self.candidates.is_empty() {
+            return vec![get_range(oldest(self.layout.lock_range(self.lock)))];
         }
+        let candidates = self.candidates.iter();
+        candidates
+            .map(|candidate| get(candidate.key.clone()))
+            .collect()
     }
 
     /// True if each key below the lock was last written before this revision.

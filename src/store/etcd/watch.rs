@@ -1,8 +1,9 @@
 //! One watch on everything: a whole read at one revision, then every change after it.
 //!
-//! A broken stream goes on at the next member after the last revision that arrived whole, and the
-//! reader notices nothing. Where etcd has compacted that revision away, the watch starts again with
-//! [`Event::Reset`], and so does one whose etcd was restored from a backup under it.
+//! A stream that etcd ends on a connection that lives goes on after the last revision that arrived
+//! whole, and the reader notices nothing. On another connection, or where etcd has compacted that
+//! revision away, the watch starts again with [`Event::Reset`]: there may be a restored etcd behind
+//! it, whose revisions mean other entries.
 //!
 //! A delete names only the key, so the watch remembers what each entry was.
 
@@ -19,9 +20,10 @@ use tonic::Status;
 use super::answer;
 use super::endpoints::{CALL_MAX, Endpoints, MESSAGE_BYTES_MAX, Member, request};
 use super::generation::Generations;
-use super::hints::{Hints, Queues};
+use super::hints::{At, Hints, Queues};
 use super::layout::{KeyRange, Layout};
 use super::read::snapshot;
+use super::records::Records;
 
 use crate::etcd_proto::etcdserverpb::watch_client::WatchClient;
 use crate::etcd_proto::etcdserverpb::watch_request::RequestUnion;
@@ -75,6 +77,7 @@ pub async fn feed(
     endpoints: Arc<Endpoints>,
     layout: Layout,
     hints: Arc<Hints>,
+    records: Arc<Records>,
     reader: mpsc::Sender<Event>,
 ) {
     let mut feed = Feed {
@@ -82,11 +85,13 @@ pub async fn feed(
         generation_key: layout.generation(),
         layout,
         hints: hints.begin_feeding().then_some(Feeding(hints)),
+        records,
         reader,
         seen: HashMap::new(),
         generations: Generations::default(),
         revision: 0,
         term: 0,
+        timeline: 0,
     };
     while !feed.reader.is_closed() {
         match feed.start(&endpoints).await {
@@ -100,7 +105,7 @@ pub async fn feed(
         }
         loop {
             let member = endpoints.member();
-            match feed.follow(&member).await {
+            match feed.follow(&endpoints, &member).await {
                 End::Reader => return,
                 End::Broken(status) => {
                     endpoints.failed(&member, &status);
@@ -121,6 +126,8 @@ struct Feed {
     layout: Layout,
     /// Told what is seen, unless another watch does that.
     hints: Option<Feeding>,
+    /// Told that one of them has changed.
+    records: Arc<Records>,
     reader: mpsc::Sender<Event>,
     seen: HashMap<Bytes, Seen>,
     generations: Generations,
@@ -128,6 +135,8 @@ struct Feed {
     revision: i64,
     /// The election after which that was read. Only a restored etcd begins to count again.
     term: u64,
+    /// [`Endpoints::timeline`] since before that was read.
+    timeline: u64,
 }
 
 impl Feed {
@@ -135,7 +144,14 @@ impl Feed {
     async fn start(&mut self, endpoints: &Endpoints) -> Result<(), Option<StoreError>> {
         let layout = self.layout.clone();
         let keep = |kv: &KeyValue| layout.parse_entry(kv).is_some();
-        let read = snapshot(endpoints, &self.range, self.generation_key.clone(), keep).await?;
+        let mut timeline = endpoints.timeline();
+        let mut read = snapshot(endpoints, &self.range, self.generation_key.clone(), keep).await?;
+        if endpoints.timeline() != timeline {
+            // It made a new connection, perhaps halfway through.
+            timeline = endpoints.timeline();
+            read = snapshot(endpoints, &self.range, self.generation_key.clone(), keep).await?;
+        }
+        self.timeline = timeline;
         if let Some(Feeding(hints)) = &self.hints {
             hints.forget();
         }
@@ -153,7 +169,8 @@ impl Feed {
                 let queue = queues.entry(seen.lock.clone()).or_default();
                 queue.insert(seen.create_revision, key.clone());
             }
-            hints.replace(queues, self.revision);
+            let revision = self.revision;
+            hints.replace(queues, At { timeline, revision });
         }
         events.sort_by_key(|event| match event {
             Event::Put(entry) => Some(entry.token),
@@ -172,7 +189,7 @@ impl Feed {
     }
 
     /// One stream, from the revision after the last one.
-    async fn follow(&mut self, member: &Member) -> End {
+    async fn follow(&mut self, endpoints: &Endpoints, member: &Member) -> End {
         let create = RequestUnion::CreateRequest(WatchCreateRequest {
             key: self.range.start.clone(),
             range_end: self.range.end.clone(),
@@ -206,6 +223,11 @@ impl Feed {
             tokio::select! {
                 answer = answers.message() => {
                     let end = match answer {
+                        // What answers now may be a restored etcd, with other entries at the
+                        // revisions that were read.
+                        Ok(Some(_)) if endpoints.timeline() != self.timeline => {
+                            Some(End::Restart("another connection to etcd".to_owned()))
+                        }
                         Ok(Some(answer)) if self.is_behind(&answer) => {
                             let since = *behind.get_or_insert_with(Instant::now);
                             (since.elapsed() > QUIET_MAX)
@@ -279,6 +301,10 @@ impl Feed {
     fn translate(&mut self, event: EtcdEvent, events: &mut Vec<Event>) -> Result<(), StoreError> {
         let deleted = event.r#type() == EventType::Delete;
         let Some(kv) = event.kv else { return Ok(()) };
+        if self.layout.record_name(&kv.key).is_some() {
+            self.records.forget();
+            return Ok(());
+        }
         if kv.key == self.generation_key {
             self.generations = Generations::read(Some(&kv).filter(|_| !deleted))?;
             return Ok(());

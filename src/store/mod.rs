@@ -152,6 +152,9 @@ pub struct QueueView {
     pub latest: Token,
 }
 
+/// Records, by name, with their values.
+pub type RecordList = Arc<Vec<(String, Vec<u8>)>>;
+
 /// A change in the store, in its own order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -234,7 +237,7 @@ pub trait Store: Send + Sync + 'static {
     /// All records as they were at some moment when the enqueue that returned this version, and its
     /// own entry as the holder, had found it so: known without a read to a store that reads them
     /// beside what it writes.
-    fn records_since(&self, _version: u64) -> Option<Arc<Vec<(String, Vec<u8>)>>> {
+    fn records_since(&self, _version: u64) -> Option<RecordList> {
         None
     }
 }

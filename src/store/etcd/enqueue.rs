@@ -99,12 +99,11 @@ impl EtcdStore {
         changed_below: &mut i64,
     ) -> Result<Option<Enqueued>, Failure> {
         let belief = self.hints.first(&enqueue.lock, None);
-        let candidates: Vec<Candidate> = belief.oldest.iter().cloned().collect();
         let mut ask = Ask {
             enqueue,
             lease,
             belief: &belief,
-            candidates: &candidates,
+            candidates: &belief.oldest,
         };
         let before: Vec<Candidate>;
         if belief.is_empty() {
@@ -112,7 +111,12 @@ impl EtcdStore {
                 return Ok(Some(alone));
             }
         } else if !enqueue.only_if_first {
-            before = candidates.iter().chain(&belief.youngest).cloned().collect();
+            before = belief
+                .oldest
+                .iter()
+                .chain(&belief.youngest)
+                .cloned()
+                .collect();
             ask.candidates = &before;
             if belief.at.is_some()
                 && let Some(behind) = self.enqueue_behind(ask).await?

@@ -51,8 +51,8 @@ use crate::etcd_proto::etcdserverpb::{
 };
 use crate::lock_name::LockName;
 use crate::store::{
-    Enqueue, Enqueued, Entry, Event, QueueView, Remove, Removed, SESSION_TTL_MAX, SESSION_TTL_MIN,
-    SessionId, Store, StoreError, check_enqueue, check_record, random_session_id,
+    Enqueue, Enqueued, Entry, Event, QueueView, RecordList, Remove, Removed, SESSION_TTL_MAX,
+    SESSION_TTL_MIN, SessionId, Store, StoreError, check_enqueue, check_record, random_session_id,
 };
 use crate::token::Token;
 
@@ -136,13 +136,13 @@ impl EtcdStore {
     }
 
     /// All records. There are few: proxies and configuration.
-    async fn read_records(&self) -> Result<records::List, StoreError> {
+    async fn read_records(&self) -> Result<RecordList, StoreError> {
         let layout = &self.layout;
         let range = layout.record_range("");
         let timeline = self.endpoints.timeline();
         let read = read::snapshot(&self.endpoints, &range, layout.generation(), |_| true).await?;
         let named = read.kvs.iter();
-        let list: records::List = Arc::new(
+        let list: RecordList = Arc::new(
             named
                 .filter_map(|kv| Some((layout.record_name(&kv.key)?, kv.value.to_vec())))
                 .collect(),
@@ -404,7 +404,7 @@ impl Store for EtcdStore {
         Ok(records.cloned().collect())
     }
 
-    fn records_since(&self, version: u64) -> Option<Arc<Vec<(String, Vec<u8>)>>> {
+    fn records_since(&self, version: u64) -> Option<RecordList> {
         let revision = i64::try_from(version).ok()?;
         self.records.at(self.endpoints.timeline(), revision)
     }

@@ -12,9 +12,7 @@ use super::layout::{KeyRange, Layout};
 use crate::etcd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::etcd_proto::etcdserverpb::{RangeRequest, RangeResponse};
 use crate::etcd_proto::mvccpb::KeyValue;
-
-/// Names and values.
-pub type List = Arc<Vec<(String, Vec<u8>)>>;
+use crate::store::RecordList;
 
 /// The latest mod revision among the records, and how many there are. A write makes a revision that
 /// was never there; a removal makes them fewer, and leaves no later revision than there was. So no
@@ -62,7 +60,7 @@ pub struct Records(Mutex<Option<Known>>);
 
 #[derive(Debug)]
 struct Known {
-    list: List,
+    list: RecordList,
     stamp: Stamp,
     /// The last moment at which they were these.
     at: At,
@@ -74,7 +72,7 @@ impl Records {
     }
 
     /// All of them were read at this moment.
-    pub fn learn(&self, kvs: &[KeyValue], list: List, at: At) {
+    pub fn learn(&self, kvs: &[KeyValue], list: RecordList, at: At) {
         let stamp = Stamp::of(kvs);
         let mut known = self.known();
         if known.as_ref().is_none_or(|known| known.at.precedes(at)) {
@@ -101,7 +99,7 @@ impl Records {
     }
 
     /// The records at this revision or later; `None`: not known.
-    pub fn at(&self, timeline: u64, revision: i64) -> Option<List> {
+    pub fn at(&self, timeline: u64, revision: i64) -> Option<RecordList> {
         let known = self.known();
         let known = known.as_ref()?;
         let holds = known.at.timeline == timeline && known.at.revision >= revision;
@@ -130,7 +128,7 @@ mod tests {
     #[test]
     fn records_are_known_as_long_as_their_stamp_is_seen() {
         let records = Records::default();
-        let list: List = Arc::new(vec![("proxy/a".to_owned(), Vec::new())]);
+        let list: RecordList = Arc::new(vec![("proxy/a".to_owned(), Vec::new())]);
         assert_eq!(records.at(1, 0), None);
         records.learn(&[record(4)], list.clone(), at(9));
         assert_eq!(records.at(1, 9), Some(list.clone()));

@@ -25,6 +25,11 @@ use service::{Lockd, Locks};
 use stats::{median, setting};
 use v3lock::V3Lock;
 
+/// The services that are compared.
+const V3LOCK: &str = "etcd v3lock";
+const ON_ETCD: &str = "lockd on etcd";
+const EMBEDDED: &str = "lockd embedded";
+
 /// A load by its name and what it counts.
 #[derive(Clone, Copy)]
 enum Load {
@@ -72,14 +77,27 @@ async fn main() {
         "lock: {rounds} rounds of {} s each; medians",
         period.as_secs()
     );
-    for load in LOADS {
+    // Parts of names, for one load or one service alone, as when profiling.
+    let of_load = std::env::var("BENCH_LOAD").unwrap_or_default();
+    let of_service = std::env::var("BENCH_SERVICE").unwrap_or_default();
+    let wanted = |name: &str| name.contains(&of_service);
+    for load in LOADS
+        .into_iter()
+        .filter(|load| load.name().contains(&of_load))
+    {
         let mut peer = Vec::new();
         let mut ours = Vec::new();
         let mut own_store = Vec::new();
         for _ in 0..rounds {
-            peer.push(with_cpu(load.run(&v3lock, period), &[&etcd]).await);
-            ours.push(with_cpu(load.run(&lockd, period), &[&etcd, &over_etcd]).await);
-            own_store.push(with_cpu(load.run(&alone, period), &[&embedded]).await);
+            if wanted(V3LOCK) {
+                peer.push(with_cpu(load.run(&v3lock, period), &[&etcd]).await);
+            }
+            if wanted(ON_ETCD) {
+                ours.push(with_cpu(load.run(&lockd, period), &[&etcd, &over_etcd]).await);
+            }
+            if wanted(EMBEDDED) {
+                own_store.push(with_cpu(load.run(&alone, period), &[&embedded]).await);
+            }
         }
         println!("\n{}", load.name());
         println!(
@@ -87,12 +105,10 @@ async fn main() {
             "", "rate/s", "p50 ms", "p99 ms", "CPU us/op"
         );
         let our_rate = rate(&ours);
-        for (name, measured) in [
-            ("etcd v3lock", &peer),
-            ("lockd on etcd", &ours),
-            ("lockd embedded", &own_store),
-        ] {
-            print_row(name, measured, our_rate);
+        for (name, measured) in [(V3LOCK, &peer), (ON_ETCD, &ours), (EMBEDDED, &own_store)] {
+            if !measured.is_empty() {
+                print_row(name, measured, our_rate);
+            }
         }
     }
 }

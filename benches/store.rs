@@ -47,6 +47,9 @@ async fn main() {
             Arc::new(EmbeddedStore::open(&file).await.expect("a store"))
         }
     };
+    // As a lock service does.
+    let mut events = store.watch().await.expect("a watch");
+    tokio::spawn(async move { while events.recv().await.is_some() {} });
     let kind = etcd.map_or("embedded", |_| "etcd");
     for hot in [false, true] {
         let bench = Arc::new(Bench {

@@ -41,6 +41,7 @@ fn place(session: u64) -> Place {
         session,
         holder: "sim".into(),
         foreign: false,
+        may_hand_over: true,
     }
 }
 

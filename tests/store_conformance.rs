@@ -54,7 +54,7 @@ on_every_store! {
     queue_rules:
         the_queue_is_first_come_first_served
         a_repeated_attempt_keeps_its_place_and_changes_its_version
-        a_later_attempt_takes_over_and_the_late_cancel_of_the_earlier_removes_nothing
+        a_later_attempt_gets_a_new_entry_and_the_late_cancel_of_the_earlier_removes_nothing
         a_released_attempt_is_over
         only_if_first_writes_nothing_behind_another
         one_of_many_atomic_tries_wins

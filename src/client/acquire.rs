@@ -182,9 +182,11 @@ fn judge(status: &Status, core: &Core) -> Result<Next, ClientError> {
         .and_then(|word| word.to_str().ok());
     match (status.code(), reason) {
         _ if status.source().is_some() => Ok(Next::SameAttempt),
-        // Not sealed, or a store or service that cannot serve now: what stands in the queue, if
-        // anything, is taken over by the next attempt.
-        (Code::Unavailable, _) => Ok(Next::NewAttempt),
+        // Granted, and taken back since it could not be sealed.
+        (Code::Unavailable, Some("not-sealed")) => Ok(Next::NewAttempt),
+        // A store or service that cannot serve now: what stands in the queue, if anything, keeps
+        // its place for the same attempt.
+        (Code::Unavailable, _) => Ok(Next::SameAttempt),
         (Code::DeadlineExceeded, _) => Ok(Next::AskOn),
         // The attempt was taken back after a lost reply, or an operator broke the lock.
         (Code::FailedPrecondition, Some("attempt-over" | "place-gone")) => Ok(Next::NewAttempt),

@@ -27,8 +27,10 @@ use crate::token::Token;
 const RAISES_MAX: u64 = 3;
 /// How often one call may learn that a later attempt is the last one, and go on from there.
 const ATTEMPT_TRIES_MAX: u32 = 4;
-/// Bits of a stored attempt that count how often its entry was written anew.
+/// Bits of a stored attempt that count how often its entry was written anew, below [`CHOSEN_HERE`].
 const REENTRY_BITS: u32 = 8;
+/// The bit of a stored attempt that the service chose, because the client named none.
+const CHOSEN_HERE: u64 = 1 << (REENTRY_BITS - 1);
 /// Bytes of the holder's text that travel in the ticket.
 const TICKET_HOLDER_BYTES_MAX: usize = 256;
 
@@ -55,23 +57,29 @@ pub(super) struct Attempt {
 impl Attempt {
     /// `client` is at most [`super::input::ATTEMPT_MAX`]; 0 leaves the choice to the service.
     pub(super) fn new(client: u64) -> Attempt {
-        Attempt {
-            client,
-            stored: client.max(1) << REENTRY_BITS,
-        }
+        let stored = match client {
+            0 => 1 << REENTRY_BITS | CHOSEN_HERE,
+            client => client << REENTRY_BITS,
+        };
+        Attempt { client, stored }
     }
 
-    /// What to try where the choice is ours and the store said that `last` is over or stands.
+    /// What to try where the choice is ours and the store said that `last` is over.
     fn above(self, last: u64) -> Option<Attempt> {
         let stored = (last >> REENTRY_BITS)
             .checked_add(1)?
             .checked_mul(1 << REENTRY_BITS)?;
+        let stored = stored | CHOSEN_HERE;
         (self.client == 0).then_some(Attempt { stored, ..self })
     }
 
-    /// Whether an entry with this stored attempt was written by the same attempt of the client.
+    /// Whether an entry with this stored attempt is to be taken up: the same attempt of the client
+    /// wrote it, or the client names none now and named none then.
     fn wrote(self, stored: u64) -> bool {
-        stored >> REENTRY_BITS == self.client
+        match self.client {
+            0 => may_be_taken_up(stored),
+            client => !may_be_taken_up(stored) && stored >> REENTRY_BITS == client,
+        }
     }
 
     fn reentry(self) -> Attempt {
@@ -80,6 +88,13 @@ impl Attempt {
             ..self
         }
     }
+}
+
+/// Whether the client named no attempt when it wrote this entry. Asking again without one takes the
+/// entry up, even after its release was asked for and not answered: so such a lock is not handed
+/// over before the release is written.
+pub(super) fn may_be_taken_up(stored: u64) -> bool {
+    stored & CHOSEN_HERE != 0
 }
 
 /// A grant that was told.
@@ -147,7 +162,10 @@ async fn stand_until_first(
         biased;
         is_first = wait.is_first(place.token(), &*core.store) => {
             if is_first {
-                return Ok(place);
+                return Ok(match wait.was_handed() {
+                    true => place.covers_since_written(),
+                    false => place,
+                });
             }
             let entry = place.keep();
             Err(Error::PlaceGone { lock: entry.lock, token: entry.token })
@@ -175,9 +193,20 @@ async fn stand(core: &Arc<Core>, wanted: &mut Wanted) -> Result<(Place, bool), E
             only_if_first: wanted.wait.is_zero(),
         };
         match Joining::new(core, enqueue).answer().await? {
+            Enqueued::Standing { entry, .. }
+                if core.dispatch.is_handed_over(&wanted.lock, entry.token) =>
+            {
+                // Its session has asked for the release, which is under way.
+                last = entry.attempt;
+                break;
+            }
             Enqueued::Standing { entry, holder } => {
                 let is_first = entry.token == holder.token;
-                return Ok((Place::new(core, entry), is_first));
+                let place = Place::new(core, entry);
+                return Ok(match is_first {
+                    true => (place.covers_since_written(), true),
+                    false => (place, false),
+                });
             }
             Enqueued::Held { .. } => return Err(not_granted(wanted)),
             Enqueued::SessionGone => return Err(Error::SessionGone(wanted.session)),
@@ -197,27 +226,25 @@ async fn stand(core: &Arc<Core>, wanted: &mut Wanted) -> Result<(Place, bool), E
     })
 }
 
-/// How to go on after the store refused the attempt. An attempt of the client's that was written
-/// anew stands under a higher number than the one that was refused: that one is taken up.
+/// How to go on after the store refused the attempt. What this attempt of the client's wrote may
+/// stand under a higher number than the one that was refused: that one is taken up.
 async fn next_attempt(
     core: &Core,
     wanted: &Wanted,
     last: u64,
 ) -> Result<Option<Attempt>, StoreError> {
     let attempt = wanted.attempt;
-    if let Some(next) = attempt.above(last) {
-        return Ok(Some(next));
-    }
     let view = core.store.queue(&wanted.lock).await?;
     let own = view
         .entries
         .iter()
         .find(|entry| entry.session == wanted.session);
     let again = own.filter(|entry| attempt.wrote(entry.attempt) && entry.attempt > attempt.stored);
-    Ok(again.map(|entry| Attempt {
+    let again = again.map(|entry| Attempt {
         stored: entry.attempt,
         ..attempt
-    }))
+    });
+    Ok(again.or_else(|| attempt.above(last)))
 }
 
 fn not_granted(wanted: &Wanted) -> Error {
@@ -260,12 +287,14 @@ mod tests {
     fn a_chosen_attempt_goes_above_the_last_one_and_a_given_one_stays() {
         assert_eq!(
             Attempt::new(0).above(6 << 8 | 1).map(|a| a.stored),
-            Some(7 << 8)
+            Some(7 << 8 | 0x80)
         );
         assert!(Attempt::new(0).above(u64::MAX).is_none());
         assert!(Attempt::new(5).above(6 << 8).is_none());
         assert!(Attempt::new(5).wrote(5 << 8 | 2));
         assert!(!Attempt::new(5).wrote(6 << 8));
+        assert!(!Attempt::new(5).wrote(5 << 8 | 0x80));
+        assert!(Attempt::new(0).wrote(5 << 8 | 0x80) && !Attempt::new(0).wrote(5 << 8));
     }
 
     #[test]

@@ -13,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::lock_name::LockName;
 use crate::lockd::Limits;
+use crate::lockd::acquire;
 use crate::lockd::status::Error;
 use crate::queue::{self, Changes, Held, Mirror, Page, Verdict, WaitId};
-use crate::store::{self, Store};
+use crate::store::{self, SessionId, Store};
 use crate::telemetry;
 use crate::token::Token;
 
@@ -90,6 +91,35 @@ impl Dispatch {
         let mut inner = self.inner();
         let changes = inner.mirror.first_is(lock, token);
         wake(inner, changes);
+    }
+
+    /// The holder asks for its release: tells the next in line at once where it waits here
+    /// ([`Mirror::hand_over`]). The caller then has to remove the entry, whatever happens.
+    pub(super) fn hand_over(&self, lock: &LockName, session: SessionId, token: Token) -> bool {
+        let mut inner = self.inner();
+        match inner.mirror.hand_over(lock, session.0, token) {
+            Some(changes) => {
+                wake(inner, changes);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether this grant was handed over; the queue then still shows it, until it is removed.
+    pub(super) fn is_handed_over(&self, lock: &LockName, token: Token) -> bool {
+        self.inner().mirror.is_handed_over(lock, token)
+    }
+
+    /// The token of the lock's holder or of a later one, as far as is known: see
+    /// [`queue::Mirror::first`].
+    pub(super) fn first(&self, lock: &LockName) -> Option<Token> {
+        self.inner().mirror.first(lock)
+    }
+
+    /// Whether the grant was told before what it follows was removed, as far as the watch has told.
+    pub(super) fn is_early(&self, lock: &LockName, token: Token) -> bool {
+        self.inner().mirror.is_early(lock, token)
     }
 
     /// The held locks whose names begin with `prefix`, behind `after`: as fresh as the watch.
@@ -183,6 +213,7 @@ fn translate(event: store::Event) -> queue::Event {
                 session: entry.session.0,
                 holder: entry.holder.into(),
                 foreign: entry.foreign,
+                may_hand_over: !entry.foreign && !acquire::may_be_taken_up(entry.attempt),
             },
         },
         store::Event::Gone { lock, token, .. } => queue::Event::Gone { lock, token },
@@ -235,6 +266,11 @@ impl Wait {
             }
             verdict = self.dispatch.inner().mirror.verdict(self.id);
         }
+    }
+
+    /// Whether it became the first because the lock was handed over to it.
+    pub(super) fn was_handed(&self) -> bool {
+        self.dispatch.inner().mirror.was_handed(self.id)
     }
 
     async fn read(&self, store: &dyn Store) {

@@ -24,7 +24,7 @@ use crate::proto::{
     WatchLockResponse,
 };
 use crate::queue::Held;
-use crate::store::{Remove, SessionId};
+use crate::store::{Entry, Remove, SessionId};
 use crate::telemetry;
 use crate::token::Token;
 
@@ -135,7 +135,7 @@ impl LockService for Locks {
                 token,
                 only_version: None,
             };
-            self.0.remove(remove).await.map_err(Error::Store)?.removed
+            self.0.release(remove).await.map_err(Error::Store)?.removed
         };
         metrics::counter!(telemetry::RELEASES, "released" => if released { "yes" } else { "no" })
             .increment(1);
@@ -147,8 +147,11 @@ impl LockService for Locks {
         request: Request<GetLockRequest>,
     ) -> Result<Response<GetLockResponse>, Status> {
         let lock = input::lock(&request.into_inner().lock)?;
+        // Before the read: who was told of its grant by now is not shown behind the one before it.
+        let first = self.0.dispatch.first(&lock);
         let view = self.0.store.queue(&lock).await.map_err(Error::Store)?;
-        let mut entries = view.entries.into_iter();
+        let stands = |entry: &Entry| Some(entry.token) >= first;
+        let mut entries = view.entries.into_iter().filter(stands);
         let Some(first) = entries.next() else {
             // Below 2^63, so one more is no overflow.
             let floor = view.latest.get() + 1;
@@ -164,9 +167,15 @@ impl LockService for Locks {
             session: first.session.to_string(),
             holder: first.holder,
             foreign: first.foreign,
+            waiters: 0,
+        };
+        let entries: Vec<Entry> = entries.collect();
+        let holder = Grant {
             waiters: entries.len() as u32,
+            ..holder
         };
         let waiters = entries
+            .into_iter()
             .take(WAITERS_TOLD_MAX)
             .map(|entry| Waiter {
                 session: entry.session.to_string(),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use tokio::sync::oneshot;
 
 use crate::lock_name::LockName;
 use crate::lockd::Core;
@@ -29,6 +30,33 @@ impl Core {
             self.dispatch.first_is(&lock, next.token);
         }
         Ok(removed)
+    }
+
+    /// Removes the holder's entry at its own wish. Where the next in line waits here and nothing has
+    /// to be sealed, it is told at once ([`crate::queue::Mirror::hand_over`]); the removal is then
+    /// seen through even if the caller goes away.
+    pub(super) async fn release(self: &Arc<Self>, remove: Remove) -> Result<Removed, StoreError> {
+        let guarded = self.proxies.last_known_guard(&remove.lock);
+        if guarded
+            || !self
+                .dispatch
+                .hand_over(&remove.lock, remove.session, remove.token)
+        {
+            return self.remove(remove).await;
+        }
+        let (tell, told) = oneshot::channel();
+        let core = self.clone();
+        self.run_owned(async move {
+            let removed = core.remove(remove.clone()).await;
+            let again = matches!(removed, Err(StoreError::Unavailable(_)));
+            // A caller that has gone away hears nothing.
+            let _ = tell.send(removed);
+            if again {
+                core.remove_patiently(remove).await;
+            }
+        });
+        told.await
+            .unwrap_or_else(|_| Err(StoreError::Unavailable("stopping".to_owned())))
     }
 
     fn run_owned(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -96,6 +124,7 @@ impl Drop for Joining {
 pub(super) struct Place {
     core: Arc<Core>,
     entry: Entry,
+    records_when_written: bool,
     kept: bool,
 }
 
@@ -104,8 +133,21 @@ impl Place {
         Place {
             core: core.clone(),
             entry,
+            records_when_written: false,
             kept: false,
         }
+    }
+
+    /// The set of proxies that its seal has to cover is the one of the moment when the entry was
+    /// written, or later: it was granted then, or handed over without a write of its own.
+    pub(super) fn covers_since_written(mut self) -> Place {
+        self.records_when_written = true;
+        self
+    }
+
+    /// The version of that write; `None`: the grant was made later.
+    pub(super) fn covers_since(&self) -> Option<u64> {
+        self.records_when_written.then_some(self.entry.version)
     }
 
     pub(super) fn lock(&self) -> &LockName {

@@ -104,6 +104,22 @@ struct Known {
     writes: u64,
 }
 
+impl Known {
+    fn take_over<'a>(
+        &mut self,
+        records: impl Iterator<Item = &'a (String, Vec<u8>)> + Clone,
+    ) -> Result<(), StoreError> {
+        if !self.records.iter().eq(records.clone()) {
+            let proxies = records
+                .clone()
+                .map(|(name, value)| Proxy::from_record(name, value));
+            self.set = Arc::new(proxies.collect::<Result<_, _>>()?);
+            self.records = records.cloned().collect();
+        }
+        Ok(())
+    }
+}
+
 impl Proxies {
     pub(super) fn new(store: Arc<dyn Store>) -> Proxies {
         let reads = Reads {
@@ -128,6 +144,21 @@ impl Proxies {
                 .clone()
         };
         read.await
+    }
+
+    /// As [`Proxies::read`], for a grant that was made when its entry was written with this
+    /// version: the store may have read the set together with it.
+    pub(super) async fn read_since(&self, version: u64) -> Result<Set, StoreError> {
+        match self.shared.store.records_since(version) {
+            Some(records) => self.shared.take_over(&records),
+            None => self.read().await,
+        }
+    }
+
+    /// Whether a proxy guarded the lock when the set was last read.
+    pub(super) fn last_known_guard(&self, lock: &LockName) -> bool {
+        let set = self.shared.known().set.clone();
+        set.iter().any(|proxy| proxy.guards(lock))
     }
 
     pub(super) async fn put(&self, proxy: &Proxy) -> Result<(), StoreError> {
@@ -161,6 +192,12 @@ impl Reads {
         known.is_current.then(|| known.set.clone())
     }
 
+    fn take_over(&self, records: &[(String, Vec<u8>)]) -> Result<Set, StoreError> {
+        let mut known = self.known();
+        known.take_over(records.iter().filter(|(name, _)| name.starts_with(PREFIX)))?;
+        Ok(known.set.clone())
+    }
+
     async fn read_once(self: Arc<Self>) -> Result<Set, StoreError> {
         let _turn = self.one_at_a_time.acquire().await.expect("never closed");
         // The read begins: who asks from now on may have been granted after it, and needs the next.
@@ -168,14 +205,7 @@ impl Reads {
         let writes = self.known().writes;
         let records = self.store.records(PREFIX).await?;
         let mut known = self.known();
-        if known.records != records {
-            let proxies: Result<Vec<Proxy>, StoreError> = records
-                .iter()
-                .map(|(name, value)| Proxy::from_record(name, value))
-                .collect();
-            known.set = Arc::new(proxies?);
-            known.records = records;
-        }
+        known.take_over(records.iter())?;
         known.is_current = self.store.is_exclusive() && known.writes == writes;
         Ok(known.set.clone())
     }

@@ -66,7 +66,7 @@ pub(super) async fn seal_grant(
 ) -> Result<SealScope, Unsealed> {
     let mut pause = PAUSE_MIN;
     loop {
-        let causes = match seal_once(core, place).await? {
+        let causes = match seal_once(core, place, pause == PAUSE_MIN).await? {
             Round::Sealed(scope) => return Ok(scope),
             Round::Failed { causes } => causes,
         };
@@ -87,15 +87,24 @@ enum Round {
     Failed { causes: String },
 }
 
-async fn seal_once(core: &Core, place: &Place) -> Result<Round, Unsealed> {
-    // Again in each round: an operator may have taken a dead proxy out of the set.
-    let registered = core.proxies.read().await?;
+async fn seal_once(core: &Core, place: &Place, is_first_round: bool) -> Result<Round, Unsealed> {
+    let registered = match place.covers_since().filter(|_| is_first_round) {
+        Some(version) => core.proxies.read_since(version).await?,
+        // Again in each round: an operator may have taken a dead proxy out of the set.
+        None => core.proxies.read().await?,
+    };
     let proxies: Vec<&Proxy> = registered
         .iter()
         .filter(|p| p.guards(place.lock()))
         .collect();
     if proxies.is_empty() {
         return Ok(Round::Sealed(SealScope::Required(Vec::new())));
+    }
+    if core.dispatch.is_early(place.lock(), place.token()) {
+        // A proxy has just come to guard the lock. The check below needs the grant to be the first
+        // in the store.
+        let causes = "the release before it is not written yet".to_owned();
+        return Ok(Round::Failed { causes });
     }
     let started = Instant::now();
     let order = Order {

@@ -12,19 +12,22 @@
 //! - The holder of a lock is its entry with the lowest token.
 //! - The first token of a lock only grows (tokens never fall, entries are only appended), so
 //!   whatever says "this token is first" may be merged by taking the highest.
+//! - A lock that was handed over ([`Mirror::hand_over`]) has its next entry as the first while the
+//!   one before still stands.
 //! - A wait is opened *before* its entry is written. Its lock's record stays while the wait is
 //!   open, so the mirror can always tell "not seen yet" from "seen, and gone since" by the highest
 //!   token seen; after a restart of the watch, where it can't, it says so ([`Verdict::Unknown`]).
 //! - A wait is reported once for each change of its verdict, and never goes back from first to
 //!   waiting.
 
+mod handover;
 mod listing;
 mod wait;
 
 pub use listing::{Held, Page};
 pub use wait::{Verdict, WaitId};
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::lock_name::LockName;
@@ -40,6 +43,8 @@ pub struct Place {
     pub holder: Arc<str>,
     /// Written by a client of the store that is not ringfence.
     pub foreign: bool,
+    /// Its session, once it has asked for the release, is never told this token again.
+    pub may_hand_over: bool,
 }
 
 /// A change in the store, in its own order.
@@ -94,8 +99,11 @@ struct Lock {
     entries: BTreeMap<Token, Place>,
     /// The highest token that the watch has put here while this record existed.
     highest: Option<Token>,
-    /// The highest token known to have been the first. What is below it is gone.
+    /// The highest token known to have been the first, or that the lock was handed over to. What is
+    /// below it is gone, or about to go.
     first: Option<Token>,
+    /// Entries that were handed over and still stand.
+    handed_over: BTreeSet<Token>,
     /// Waits whose entry is written, by its token.
     standing: BTreeMap<Token, Vec<WaitId>>,
     /// Waits that are open, standing or not.
@@ -167,10 +175,11 @@ impl Mirror {
         if lock.entries.remove(&token).is_none() {
             return;
         }
+        lock.handed_over.remove(&token);
         judge_standing(lock, &mut self.waits, token..=token, changes);
-        let holder = lock.holder();
+        let (holder, head) = (lock.holder(), lock.head());
         if holder != holder_before {
-            if let Some(next) = holder {
+            if let Some(next) = head {
                 self.raise_first(&name, next, changes);
             }
             changes.holders.push(name.clone());
@@ -217,10 +226,12 @@ impl Mirror {
             let holder_before = lock.holder();
             let highest_before = lock.highest;
             lock.entries = entries;
+            lock.handed_over
+                .retain(|token| lock.entries.contains_key(token));
             // Both start again: a store restored from a backup would else be judged by tokens of
             // the time after the backup.
             lock.highest = lock.entries.last_key_value().map(|(token, _)| *token);
-            lock.first = lock.holder();
+            lock.first = lock.head();
             let holder_changed = lock.holder() != holder_before;
             settle_after_resync(lock, &mut self.waits, highest_before, changes);
             if holder_changed {
@@ -250,6 +261,12 @@ impl Mirror {
                 lock.holder() <= lock.first,
                 "{name}: the holder is above the first token"
             );
+            for token in &lock.handed_over {
+                assert!(
+                    lock.entries.contains_key(token) && Some(*token) < lock.first,
+                    "{name}: {token} was handed over"
+                );
+            }
             for (token, ids) in &lock.standing {
                 assert!(!ids.is_empty(), "{name}: an empty list of waits at {token}");
                 for id in ids {

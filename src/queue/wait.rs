@@ -31,6 +31,8 @@ pub(super) struct Wait {
     /// Whether the watch has run without a restart since the wait was opened or a read was begun.
     pub(super) certain: bool,
     pub(super) verdict: Verdict,
+    /// The lock was handed over to it.
+    pub(super) handed_over: bool,
 }
 
 impl Wait {
@@ -64,6 +66,7 @@ impl Mirror {
             token: None,
             certain,
             verdict: Verdict::Waiting,
+            handed_over: false,
         };
         self.waits.insert(id, wait);
         match self.locks.get_mut(lock) {

@@ -8,6 +8,7 @@
 pub mod embedded;
 pub mod etcd;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -86,20 +87,21 @@ pub struct Enqueue {
     pub attempt: u64,
     /// Free text for operators.
     pub holder: String,
-    /// Only if the queue is empty (or the session already stands first): an atomic try.
+    /// Only if nobody else stands there (or this attempt already stands first): an atomic try.
     pub only_if_first: bool,
 }
 
 /// What became of an [`Enqueue`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Enqueued {
-    /// The session stands in the queue, newly or (same or older attempt there) still: then the
-    /// entry keeps its token and is rewritten, so that its version changes. `holder` is the lowest
-    /// entry of the lock at that moment: this one, when it was granted at once.
+    /// The session stands in the queue, newly, or (the same attempt there) still: then the entry
+    /// keeps its token and is rewritten, so that its version changes. What an older attempt left
+    /// there is removed first, and its token never told again. `holder` tells whether it was
+    /// granted at once.
     Standing {
         /// The session's own entry.
         entry: Entry,
-        /// The lowest entry of the lock.
+        /// This entry, if it is the lowest; else one that is lower, where it can be the lowest.
         holder: Entry,
     },
     /// `only_if_first` and another one is first. Nothing was written.
@@ -136,7 +138,8 @@ pub struct Remove {
 pub struct Removed {
     /// Whether there was such an entry. Its attempt is recorded as released then.
     pub removed: bool,
-    /// The lowest entry of the lock after it.
+    /// The lowest entry of the lock after it; `None`: there is none, or the store did not look, and
+    /// the watch will tell.
     pub next: Option<Entry>,
 }
 
@@ -148,6 +151,9 @@ pub struct QueueView {
     /// At or above every token that this lock had at that moment, and below every later one.
     pub latest: Token,
 }
+
+/// Records, by name, with their values.
+pub type RecordList = Arc<Vec<(String, Vec<u8>)>>;
 
 /// A change in the store, in its own order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -227,6 +233,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// A linearizable read of the records whose names begin so, by name.
     async fn records(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError>;
+
+    /// All records as they were at some moment when the enqueue that returned this version, and its
+    /// own entry as the holder, had found it so: known without a read to a store that reads them
+    /// beside what it writes.
+    fn records_since(&self, _version: u64) -> Option<RecordList> {
+        None
+    }
 }
 
 /// A session id that nobody can guess from another one: 63 random bits, not zero.

@@ -2,6 +2,7 @@
 //! sides.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use futures::future::join_all;
 use ringfence::store::etcd::{EtcdConfig, EtcdStore};
@@ -44,6 +45,7 @@ on_both_versions! {
     a_prefix_keeps_apart
     a_dead_session_fails_alone_in_its_batch
     two_stores_are_one
+    two_stores_that_believe_their_watches_never_tell_two_holders
     addresses_that_lead_nowhere_are_told
 }
 
@@ -70,7 +72,7 @@ async fn the_key_is_that_of_the_concurrency_package(version: Version) {
     let (entry, _) = stand(&store, "tenant/42", one, 1).await;
     let key = format!("tenant/42/{}", hex(one));
     assert_eq!(create_revision(fixture.etcd(), &key), entry.token.get());
-    stand(&store, "tenant/42", one, 2).await;
+    stand(&store, "tenant/42", one, 1).await;
     assert_eq!(create_revision(fixture.etcd(), &key), entry.token.get());
     let leases = fixture
         .etcd()
@@ -173,7 +175,7 @@ async fn keys_that_are_no_entries_confuse_nothing(version: Version) {
             holder: first.clone()
         }
     );
-    let (again, holder) = standing(attempt_first(&store, "orders", one, 2).await);
+    let (again, holder) = standing(attempt_first(&store, "orders", one, 1).await);
     assert_eq!((again.token, &holder), (first.token, &again));
     let (second, holder) = stand(&store, "orders", two, 1).await;
     assert_eq!(holder, again);
@@ -313,6 +315,45 @@ async fn two_stores_are_one(version: Version) {
     assert_eq!(again.token, first.token);
     assert!(right.keep_alive(one).await.unwrap().is_some());
     assert_eq!(remove(&right, &again).await.next, Some(second));
+}
+
+/// Each store believes what its own watch has shown of a lock that both change all the time.
+async fn two_stores_that_believe_their_watches_never_tell_two_holders(version: Version) {
+    const SESSIONS: usize = 5;
+    const ROUNDS: u64 = 12;
+    let (fixture, left) = start(version).await;
+    let right = fixture.open().await;
+    let mut mirrors = [Mirror::start(&left).await, Mirror::start(&right).await];
+    let holders = AtomicUsize::new(0);
+    let highest = AtomicU64::new(0);
+    let callers = (0..SESSIONS * 2).map(|index| {
+        let (store, holders, highest) = ([&left, &right][index % 2], &holders, &highest);
+        async move {
+            let one = session(store).await;
+            for round in 1..=ROUNDS {
+                let (entry, holder) = match attempt_first(store, "a", one, round).await {
+                    Enqueued::Standing { entry, holder } => (entry, holder),
+                    _ => stand(store, "a", one, round).await,
+                };
+                if holder != entry {
+                    while queue(store, "a").await[0].session != one {}
+                }
+                assert_eq!(
+                    holders.fetch_add(1, Ordering::SeqCst),
+                    0,
+                    "two hold the lock"
+                );
+                let before = highest.swap(entry.token.get(), Ordering::SeqCst);
+                assert!(before < entry.token.get());
+                holders.fetch_sub(1, Ordering::SeqCst);
+                assert!(remove(store, &entry).await.removed);
+            }
+        }
+    });
+    join_all(callers).await;
+    for mirror in &mut mirrors {
+        mirror.until(|mirror| mirror.entries.is_empty()).await;
+    }
 }
 
 async fn addresses_that_lead_nowhere_are_told(version: Version) {

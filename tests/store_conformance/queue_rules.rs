@@ -57,15 +57,19 @@ pub async fn a_repeated_attempt_keeps_its_place_and_changes_its_version(fixture:
     assert_eq!(queue(&store, "a").await, [again_first, again]);
 }
 
-pub async fn a_later_attempt_takes_over_and_the_late_cancel_of_the_earlier_removes_nothing(
+pub async fn a_later_attempt_gets_a_new_entry_and_the_late_cancel_of_the_earlier_removes_nothing(
     fixture: Fixture,
 ) {
     let store = fixture.store();
     let one = session(&store).await;
     let (first, _) = stand(&store, "a", one, 1).await;
     let (second, holder) = stand(&store, "a", one, 3).await;
-    assert_eq!((second.token, second.attempt), (first.token, 3));
-    assert_eq!(holder, second);
+    assert!(
+        second.token > first.token,
+        "a token is told for one attempt"
+    );
+    assert_eq!((&holder, second.attempt), (&second, 3));
+    assert!(!remove(&store, &first).await.removed);
     let cancel = Remove {
         only_version: Some(first.version),
         ..removal(&first)
@@ -130,10 +134,13 @@ pub async fn only_if_first_writes_nothing_behind_another(fixture: Fixture) {
     assert_eq!(queue(&store, "a").await, std::slice::from_ref(&first));
     let (again, holder) = standing(attempt_first(&store, "a", one, 2).await);
     assert_eq!(
-        (again.token, again.attempt, &holder),
-        (first.token, 2, &again)
+        (again.token > first.token, again.attempt, &holder),
+        (true, 2, &again)
     );
-    assert!(again.version > first.version);
+    let (same, _) = standing(attempt_first(&store, "a", one, 2).await);
+    assert_eq!((same.token, same.attempt), (again.token, 2));
+    assert!(same.version > again.version);
+    let again = same;
     // Second in the queue, a try is refused and the place is kept as it was.
     let (waiting, _) = stand(&store, "a", two, 1).await;
     let refused = attempt_first(&store, "a", two, 2).await;
@@ -146,7 +153,14 @@ pub async fn only_if_first_writes_nothing_behind_another(fixture: Fixture) {
     assert_eq!(queue(&store, "a").await, [again.clone(), waiting.clone()]);
     remove(&store, &again).await;
     let (granted, _) = standing(attempt_first(&store, "a", two, 2).await);
-    assert_eq!((granted.token, granted.attempt), (waiting.token, 2));
+    assert!(granted.token > waiting.token, "{granted:?}");
+    assert_eq!(granted.attempt, 2);
+    // A holder that tries anew has given up what it held: who waits behind it comes first.
+    let (behind, _) = stand(&store, "a", one, 3).await;
+    let refused = attempt_first(&store, "a", two, 3).await;
+    let holder = behind.clone();
+    assert_eq!(refused, Enqueued::Held { holder });
+    assert_eq!(queue(&store, "a").await, [behind]);
 }
 
 pub async fn one_of_many_atomic_tries_wins(fixture: Fixture) {

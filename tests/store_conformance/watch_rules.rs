@@ -15,7 +15,7 @@ pub async fn a_watch_tells_what_exists_and_then_every_change_in_order(fixture: F
     assert_eq!(mirror.of("b/c"), [other]);
     assert_eq!(mirror.entries.len(), 2);
     let (second, _) = stand(&store, "a", two, 1).await;
-    let (rewritten, _) = stand(&store, "a", one, 2).await;
+    let (rewritten, _) = stand(&store, "a", one, 1).await;
     remove(&store, &rewritten).await;
     remove(&store, &rewritten).await;
     let (third, _) = stand(&store, "a", one, 3).await;

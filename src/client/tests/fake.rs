@@ -181,8 +181,11 @@ impl Fake {
             .iter()
             .position(|entry| entry.session == request.session)
         {
-            queue[at].attempt = queue[at].attempt.max(request.attempt);
-            return Ok((queue[at].token, at == 0));
+            if queue[at].attempt == request.attempt {
+                return Ok((queue[at].token, at == 0));
+            }
+            // A later attempt gives up what the earlier one left.
+            queue.remove(at);
         }
         let (session, attempt) = (request.session.clone(), request.attempt);
         queue.push(Entry {
@@ -303,7 +306,10 @@ impl LockService for Fake {
             if first {
                 if self.faults.lock().unwrap().take_failed_seal() {
                     self.remove(&request.session, &request.lock, token);
-                    return Err(Status::unavailable("not sealed"));
+                    let mut unsealed = Status::unavailable("not sealed");
+                    let reason = "not-sealed".parse().unwrap();
+                    unsealed.metadata_mut().insert("ringfence-reason", reason);
+                    return Err(unsealed);
                 }
                 if self.faults.lock().unwrap().take_lost_reply() {
                     self.connections

@@ -1,6 +1,6 @@
 //! The embedded store: durable in one redb file, with group commit.
 //!
-//! One thread owns the data ([`committer`]); the methods of the trait hand it operations through a
+//! One thread owns the data (`committer`); the methods of the trait hand it operations through a
 //! bounded queue and wait for the answer, which comes when the change is on disk. Tokens and
 //! versions come from one durable sequence for all locks, which nothing lowers.
 //!

@@ -259,11 +259,9 @@ impl State {
             return Ok(Enqueued::AttemptOver { last: released });
         }
         let first = self.first(&lock);
-        if let Some(token) = own {
-            let last = self.locks[&lock][&token].attempt;
-            if attempt < last {
-                return Ok(Enqueued::AttemptOver { last });
-            }
+        let last = own.map(|token| self.locks[&lock][&token].attempt);
+        if let Some(last) = last.filter(|last| attempt < *last) {
+            return Ok(Enqueued::AttemptOver { last });
         }
         if let (true, Some(first)) = (only_if_first, &first)
             && first.session != id
@@ -272,6 +270,21 @@ impl State {
                 holder: first.clone(),
             });
         }
+        let mut own = own;
+        if let Some(token) = own.filter(|_| last != Some(attempt)) {
+            // The earlier attempt is given up with its token.
+            self.remove(&Remove {
+                lock: lock.clone(),
+                session: id,
+                token,
+                only_version: None,
+            });
+            own = None;
+            if let (true, Some(first)) = (only_if_first, self.first(&lock)) {
+                return Ok(Enqueued::Held { holder: first });
+            }
+        }
+        let first = self.first(&lock);
         let version = self.next()?;
         let token = own.unwrap_or(version);
         let stored = StoredEntry {

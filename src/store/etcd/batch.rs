@@ -22,21 +22,27 @@ use tonic::{Code, Status};
 
 use super::endpoints::{Endpoints, store_error};
 use super::generation::Generations;
+use super::hints::At;
 use super::layout::Layout;
-use super::txn::{get, take_nested, take_range, txn};
-use crate::etcd_proto::etcdserverpb::{RangeRequest, TxnRequest, TxnResponse};
+use super::message::{get, get_range, into_nested, range, take_range, txn};
+use super::records::{Records, Stamp, stamp_range};
+use crate::etcd_proto::etcdserverpb::{RangeRequest, ResponseOp, TxnRequest, TxnResponse};
 use crate::lock_name::LockName;
 use crate::store::StoreError;
 
-/// Transactions in one batch. etcd refuses more than 128 operations on any path of nesting
-/// (`--max-txn-ops`); ours nest up to 7 below the batch.
-const BATCH_TXNS_MAX: usize = 96;
+/// Operations in one batch, and compares. etcd refuses more than 128 of either on any path of
+/// nesting (`--max-txn-ops`); ours nest up to 8 below the batch, and the batch adds 3 of its own.
+const BATCH_OPERATIONS_MAX: usize = 112;
 
 /// Bytes in one batch. etcd refuses requests above 1.5 MiB (`--max-request-bytes`).
 const BATCH_BYTES_MAX: usize = 512 * 1024;
 
 /// Batches in flight. More would make them smaller.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
+
+/// Batches in flight while locks have more waiting than one batch takes: the enqueues for one lock
+/// need a batch each, and etcd writes those that come together to disk together.
+const CROWDED_IN_FLIGHT_MAX: usize = 12;
 
 /// Transactions that wait; the next caller waits to get in.
 const WAITING_MAX: usize = 16_384;
@@ -56,12 +62,28 @@ pub struct Nested {
     pub creates: bool,
     /// The revision of the generation record that it was built on; elsewhere it means nothing.
     pub pinned: Option<i64>,
+    /// Believed to succeed: it joins the batch itself instead of being nested in it. Where one of
+    /// these fails none is done, and each caller has to say what it wants without beliefs.
+    pub flat: bool,
     pub txn: TxnRequest,
 }
 
-/// The answer to one transaction.
+impl Nested {
+    /// How many operations or compares it adds to its batch.
+    fn weight(&self) -> usize {
+        if self.flat {
+            self.txn.success.len().max(self.txn.compare.len())
+        } else {
+            1
+        }
+    }
+}
+
+/// The answer to one transaction. A flat one that was not done has not succeeded and holds nothing.
 pub struct Answer {
     pub response: TxnResponse,
+    /// The moment; its revision is, after a write, the one that it made.
+    pub at: At,
     /// The generations at that moment.
     pub generations: Arc<Generations>,
 }
@@ -102,6 +124,7 @@ struct Shared {
     endpoints: Arc<Endpoints>,
     layout: Layout,
     generations: Mutex<Arc<Generations>>,
+    records: Arc<Records>,
 }
 
 impl Batcher {
@@ -109,6 +132,7 @@ impl Batcher {
     pub fn new(
         endpoints: Arc<Endpoints>,
         layout: Layout,
+        records: Arc<Records>,
     ) -> (Batcher, impl Future<Output = ()> + Send) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         let generations = Mutex::default();
@@ -116,6 +140,7 @@ impl Batcher {
             endpoints,
             layout,
             generations,
+            records,
         });
         let task = run(receiver, Arc::clone(&shared));
         (
@@ -188,7 +213,7 @@ async fn run(mut receiver: mpsc::Receiver<Waiting>, shared: Arc<Shared>) {
     let mut in_flight: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     let mut open = true;
     while open || !lanes.is_empty() || !in_flight.is_empty() {
-        while in_flight.len() < BATCHES_IN_FLIGHT_MAX {
+        while in_flight.len() < lanes.in_flight_max() {
             let batch = lanes.take_batch();
             if batch.is_empty() {
                 break;
@@ -217,6 +242,8 @@ struct Lanes {
     /// The locks that have something waiting, in turn.
     turns: VecDeque<LockName>,
     len: usize,
+    /// The last batch left something behind that could not share it.
+    crowded: bool,
 }
 
 /// Others first: a removal must not wait behind the enqueues that it serves.
@@ -229,6 +256,14 @@ struct Lane {
 impl Lanes {
     fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    fn in_flight_max(&self) -> usize {
+        if self.crowded {
+            CROWDED_IN_FLIGHT_MAX
+        } else {
+            BATCHES_IN_FLIGHT_MAX
+        }
     }
 
     fn push(&mut self, waiting: Waiting) {
@@ -251,9 +286,9 @@ impl Lanes {
     /// The next batch: each lock in turn gives what may go together.
     fn take_batch(&mut self) -> Vec<Waiting> {
         let mut batch: Vec<Waiting> = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut left) = (0, BATCH_OPERATIONS_MAX);
         for _ in 0..self.turns.len() {
-            if batch.len() >= BATCH_TXNS_MAX || bytes >= BATCH_BYTES_MAX {
+            if left == 0 || bytes >= BATCH_BYTES_MAX {
                 break;
             }
             let Some(lock) = self.turns.pop_front() else {
@@ -263,7 +298,7 @@ impl Lanes {
                 continue;
             };
             let start = batch.len();
-            self.len -= lane.take(&mut batch, BATCH_TXNS_MAX);
+            self.len -= lane.take(&mut batch, &mut left);
             bytes += batch[start..]
                 .iter()
                 .map(|one| one.nested.txn.encoded_len())
@@ -274,31 +309,40 @@ impl Lanes {
                 self.turns.push_back(lock);
             }
         }
+        self.crowded = !self.is_empty();
         batch
     }
 }
 
 impl Lane {
     /// Moves to the batch what may join it; returns how many have left the lane.
-    fn take(&mut self, batch: &mut Vec<Waiting>, count_max: usize) -> usize {
+    fn take(&mut self, batch: &mut Vec<Waiting>, left: &mut usize) -> usize {
         let (start, before) = (batch.len(), self.others.len() + self.creates.len());
         for queue in [&mut self.others, &mut self.creates] {
-            while batch.len() < count_max
-                && let Some(waiting) = queue.pop_front()
-            {
+            while let Some(waiting) = queue.pop_front() {
                 let joined = &batch[start..];
                 let abandoned = waiting.reply.is_closed();
+                let weight = waiting.nested.weight();
                 let clash = joined.iter().any(|other| {
                     other.nested.key == waiting.nested.key
                         || (other.nested.creates && waiting.nested.creates)
                 });
-                if clash && !abandoned {
+                if abandoned {
+                    continue;
+                }
+                if clash || weight > *left {
                     queue.push_front(waiting);
                     break;
                 }
-                if !abandoned {
-                    batch.push(waiting);
-                }
+                *left -= weight;
+                // Removals have the first claim to a place in the batch, but an enqueue runs before
+                // them: it then still finds the holder that it reads, who may be about to go.
+                let at = if waiting.nested.creates {
+                    start
+                } else {
+                    batch.len()
+                };
+                batch.insert(at, waiting);
             }
         }
         before - self.others.len() - self.creates.len()
@@ -344,40 +388,53 @@ fn refuses_batch(status: &Status) -> bool {
 }
 
 impl Shared {
-    /// One transaction of all. Repeats it while the generation changes under it.
+    /// One transaction of all. Repeats it while the generation changes under it, and without the
+    /// flat ones where one of these fails.
     async fn send(&self, batch: &[Nested]) -> Result<Vec<Result<Answer, Failure>>, Failure> {
+        let mut flat_fits = true;
         for _ in 0..GENERATION_TRIES_MAX {
             let generations = self.generations();
             let revision = generations.revision();
-            let fits = |one: &&Nested| one.pinned.is_none_or(|pinned| pinned == revision);
-            let key = self.layout.generation();
-            let request = TxnRequest {
-                compare: generations.unchanged(&key),
-                success: batch
-                    .iter()
-                    .filter(fits)
-                    .map(|one| txn(one.txn.clone()))
-                    .collect(),
-                failure: vec![get(key)],
+            let goes = |one: &Nested| {
+                one.pinned.is_none_or(|pinned| pinned == revision) && (flat_fits || !one.flat)
             };
+            let key = self.layout.generation();
+            let mut request = join(batch.iter().filter(|one| goes(one)), &generations, &key);
+            request.success.push(get_range(stamp_range(&self.layout)));
+            request.failure.push(get(key));
             let mut answer = self.endpoints.txn(request).await.map_err(Failure::Status)?;
+            let at = At {
+                timeline: self.endpoints.timeline(),
+                revision: answer.header.as_ref().map_or(0, |header| header.revision),
+            };
             if !answer.succeeded {
                 let read = take_range(&mut answer, 0).map_err(Failure::Store)?;
                 let read = Generations::read(read.kvs.first()).map_err(Failure::Store)?;
-                self.learn(read);
+                if read == *generations {
+                    flat_fits = false;
+                    if batch.iter().all(|one| one.flat) {
+                        return Ok(batch.iter().map(|_| missed(&generations, at)).collect());
+                    }
+                } else {
+                    self.learn(read);
+                }
                 continue;
             }
-            let mut answers = take_nested(answer).into_iter();
+            let last = answer.responses.len().saturating_sub(1);
+            let stamp = Stamp::read(range(&answer, last).map_err(Failure::Store)?);
+            self.records.confirm(stamp, at);
+            let mut answers = answer.responses.into_iter();
             let read = |one: &Nested| {
-                if !fits(&one) {
+                if one.flat && !flat_fits {
+                    return missed(&generations, at);
+                }
+                if !goes(one) {
                     return Err(Failure::Repin);
                 }
-                let response = answers
-                    .next()
-                    .flatten()
-                    .ok_or_else(|| Failure::Store(lost()))?;
+                let response = take_own(one, &mut answers)?;
                 Ok(Answer {
                     response,
+                    at,
                     generations: Arc::clone(&generations),
                 })
             };
@@ -387,6 +444,144 @@ impl Shared {
     }
 }
 
+/// The answer to a flat one that was not done.
+fn missed(generations: &Arc<Generations>, at: At) -> Result<Answer, Failure> {
+    Ok(Answer {
+        response: TxnResponse::default(),
+        at,
+        generations: Arc::clone(generations),
+    })
+}
+
+/// All of them as one, while the generation is what it was.
+fn join<'a>(
+    batch: impl Iterator<Item = &'a Nested>,
+    generations: &Generations,
+    key: &Bytes,
+) -> TxnRequest {
+    let mut compare = generations.unchanged(key);
+    let mut success = Vec::new();
+    for one in batch {
+        if one.flat {
+            compare.extend_from_slice(&one.txn.compare);
+            success.extend_from_slice(&one.txn.success);
+        } else {
+            success.push(txn(one.txn.clone()));
+        }
+    }
+    TxnRequest {
+        compare,
+        success,
+        failure: Vec::new(),
+    }
+}
+
+/// What of the answer to all is the answer to this one.
+fn take_own(
+    one: &Nested,
+    answers: &mut impl Iterator<Item = ResponseOp>,
+) -> Result<TxnResponse, Failure> {
+    if !one.flat {
+        let own = answers.next().and_then(into_nested);
+        return own.ok_or_else(|| Failure::Store(lost()));
+    }
+    let responses: Vec<ResponseOp> = answers.take(one.txn.success.len()).collect();
+    if responses.len() < one.txn.success.len() {
+        return Err(Failure::Store(lost()));
+    }
+    Ok(TxnResponse {
+        succeeded: true,
+        responses,
+        ..TxnResponse::default()
+    })
+}
+
 fn lost() -> StoreError {
     StoreError::Corrupt("etcd answered against its contract: a nested answer is missing".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Reply = oneshot::Receiver<Result<Answer, Failure>>;
+
+    fn push(lanes: &mut Lanes, lock: &str, key: &str, creates: bool) -> Reply {
+        let (reply, answer) = oneshot::channel();
+        let nested = Nested {
+            lock: LockName::new(lock).unwrap(),
+            key: key.to_owned().into(),
+            creates,
+            pinned: None,
+            flat: false,
+            txn: TxnRequest::default(),
+        };
+        lanes.push(Waiting { nested, reply });
+        answer
+    }
+
+    fn keys(batch: &[Waiting]) -> Vec<&str> {
+        batch
+            .iter()
+            .map(|one| std::str::from_utf8(&one.nested.key).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn one_enqueue_of_a_lock_goes_in_a_batch_and_removals_go_before_it() {
+        let mut lanes = Lanes::default();
+        let _replies = [
+            push(&mut lanes, "a", "a/1", true),
+            push(&mut lanes, "a", "a/2", true),
+            push(&mut lanes, "b", "b/1", true),
+            push(&mut lanes, "a", "a/3", false),
+            push(&mut lanes, "a", "a/4", false),
+        ];
+        assert_eq!(keys(&lanes.take_batch()), ["a/1", "a/3", "a/4", "b/1"]);
+        assert_eq!(keys(&lanes.take_batch()), ["a/2"]);
+        assert!(lanes.is_empty() && lanes.take_batch().is_empty());
+    }
+
+    #[test]
+    fn two_writes_of_one_key_never_share_a_batch() {
+        let mut lanes = Lanes::default();
+        let _replies = [
+            push(&mut lanes, "a", "a/1", false),
+            push(&mut lanes, "a", "a/1", false),
+            push(&mut lanes, "a", "a/1", true),
+        ];
+        for _ in 0..3 {
+            assert_eq!(keys(&lanes.take_batch()), ["a/1"]);
+        }
+        assert!(lanes.is_empty());
+    }
+
+    #[test]
+    fn what_nobody_waits_for_any_more_is_not_sent() {
+        let mut lanes = Lanes::default();
+        drop(push(&mut lanes, "a", "a/1", true));
+        let _reply = push(&mut lanes, "a", "a/2", true);
+        drop(push(&mut lanes, "b", "b/1", false));
+        assert_eq!(keys(&lanes.take_batch()), ["a/2"]);
+        assert!(lanes.is_empty());
+    }
+
+    #[test]
+    fn a_batch_has_a_limit_and_each_lock_has_its_turn() {
+        let mut lanes = Lanes::default();
+        let mut replies = Vec::new();
+        for index in 0..BATCH_OPERATIONS_MAX {
+            replies.push(push(&mut lanes, "hot", &format!("hot/{index}"), true));
+            replies.push(push(&mut lanes, &format!("l{index}"), "l/1", true));
+        }
+        assert_eq!(lanes.take_batch().len(), BATCH_OPERATIONS_MAX);
+        let second = lanes.take_batch();
+        assert_eq!(
+            keys(&second)
+                .iter()
+                .filter(|key| key.starts_with("hot/"))
+                .count(),
+            1
+        );
+    }
 }

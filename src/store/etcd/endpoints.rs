@@ -4,9 +4,14 @@
 //! `hasleader`, so that a member which is cut off from the others refuses at once instead of
 //! letting the call wait (etcd: `WithRequireLeader`).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper_util::client::legacy::connect::HttpConnector;
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
@@ -33,6 +38,31 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub struct Endpoints {
     channels: Vec<(String, Channel)>,
     current: AtomicUsize,
+    connections: Arc<AtomicU64>,
+}
+
+/// Connects, and counts how often.
+#[derive(Clone)]
+struct Counted {
+    connector: HttpConnector,
+    connections: Arc<AtomicU64>,
+}
+
+impl Service<Uri> for Counted {
+    type Response = <HttpConnector as Service<Uri>>::Response;
+    type Error = <HttpConnector as Service<Uri>>::Error;
+    type Future = <HttpConnector as Service<Uri>>::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.connector.poll_ready(context)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        // Before the connection is made, so that no answer on it is read under the count before.
+        // AcqRel: whoever reads that answer reads this count too.
+        self.connections.fetch_add(1, Ordering::AcqRel);
+        self.connector.call(to)
+    }
 }
 
 /// One member, and which it is: to be named when it failed.
@@ -49,6 +79,7 @@ impl Endpoints {
             StoreError::Refused(format!("etcd endpoint {address:?}: {why}"))
         };
         let mut channels = Vec::with_capacity(addresses.len());
+        let connections = Arc::new(AtomicU64::new(0));
         for address in addresses {
             if !address.starts_with("http://") {
                 return Err(refused(
@@ -59,11 +90,18 @@ impl Endpoints {
             let endpoint = Endpoint::from_shared(address.clone())
                 .map_err(|error| refused(address, &error.to_string()))?
                 .connect_timeout(CONNECT_MAX)
-                .tcp_nodelay(true)
                 .http2_keep_alive_interval(PING_EVERY)
                 .keep_alive_timeout(CALL_MAX)
                 .keep_alive_while_idle(true);
-            channels.push((address.clone(), endpoint.connect_lazy()));
+            let mut connector = HttpConnector::new();
+            connector.set_nodelay(true);
+            connector.set_connect_timeout(Some(CONNECT_MAX));
+            let counted = Counted {
+                connector,
+                connections: Arc::clone(&connections),
+            };
+            let channel = endpoint.connect_with_connector_lazy(counted);
+            channels.push((address.clone(), channel));
         }
         if channels.is_empty() {
             return Err(StoreError::Refused(
@@ -73,7 +111,15 @@ impl Endpoints {
         Ok(Endpoints {
             channels,
             current: AtomicUsize::new(0),
+            connections,
         })
+    }
+
+    /// Another number after each new connection and each change of member. What was learnt from one
+    /// process of etcd holds for its later answers; after a new connection it may be one that was
+    /// restored from a backup, and counts its revisions anew.
+    pub fn timeline(&self) -> u64 {
+        self.connections.load(Ordering::Acquire)
     }
 
     /// The member in use.
@@ -92,6 +138,9 @@ impl Endpoints {
         let changed =
             self.current
                 .compare_exchange(member.index, next, Ordering::Relaxed, Ordering::Relaxed);
+        if changed.is_ok() && next != member.index {
+            self.connections.fetch_add(1, Ordering::AcqRel);
+        }
         if next == member.index {
             // The only one. Its callers hear of every failure.
             tracing::debug!(member = %self.channels[next].0, %why, "etcd: call failed");

@@ -9,7 +9,7 @@
 use prost::bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::txn::compare;
+use super::message::compare;
 use crate::etcd_proto::etcdserverpb::Compare;
 use crate::etcd_proto::etcdserverpb::compare::{CompareResult, TargetUnion};
 use crate::etcd_proto::mvccpb::KeyValue;

@@ -94,12 +94,12 @@ impl Layout {
         String::from_utf8(name.to_vec()).ok()
     }
 
-    /// What a watch needs: the generation and every entry. The attempts and the records sort before
-    /// it, so that their writes do not wake the watch.
+    /// What a watch needs: the records, the generation and every entry. The attempts sort before
+    /// them, so that their writes do not wake the watch.
     pub fn watch_range(&self) -> KeyRange {
         let end = below(self.prefix.clone().into_bytes()).end;
         KeyRange {
-            start: self.generation(),
+            start: self.record(""),
             end,
         }
     }
@@ -231,14 +231,15 @@ mod tests {
         let all = Layout::new("").watch_range();
         assert_eq!(
             (&all.start[..], &all.end[..]),
-            (&b"\0ringfence/token-generation"[..], &[0][..])
+            (&b"\0ringfence/record/"[..], &[0][..])
         );
         assert_eq!(below(vec![b'a', 0xff]).end, vec![b'b']);
         assert_eq!(below(vec![0xff]).end, vec![0]);
         let layout = Layout::new("p/");
         let watched = layout.watch_range();
-        for unwatched in [layout.attempt(&lock, 1), layout.record("x")] {
-            assert!(unwatched < watched.start);
+        assert!(layout.attempt(&lock, 1) < watched.start);
+        for key in [layout.record("x"), layout.generation()] {
+            assert!(key >= watched.start && key < layout.entry(&lock, 1));
         }
         assert!(layout.entry(&lock, 1) > watched.start && layout.entry(&lock, 1) < watched.end);
     }

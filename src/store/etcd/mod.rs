@@ -1,8 +1,8 @@
 //! The store on etcd (3.4, 3.5): leases as sessions, keys as entries, laid out as etcd's own
 //! `client/v3/concurrency` mutex lays them out, so that `etcdctl lock` and Go programs contend for
-//! the same locks. What counts as an entry: [`layout`].
+//! the same locks. What counts as an entry: `layout`.
 //!
-//! The token of an entry is its key's create revision, above it the generation of [`generation`].
+//! The token of an entry is its key's create revision, above it the generation of `generation`.
 //! Everything that changes a queue is one transaction of etcd; nothing is decided from what was
 //! read before, except what can only become truer (an entry that was first stays first).
 //!
@@ -12,13 +12,17 @@
 //!
 //! Leaves to others: TLS and passwords towards etcd.
 
+mod answer;
 mod batch;
 mod endpoints;
 mod enqueue;
 mod generation;
+mod hints;
 mod layout;
 mod lease;
+mod message;
 mod read;
+mod records;
 mod txn;
 mod watch;
 
@@ -31,12 +35,15 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tonic::Code;
 
+use self::answer::{First, Reader};
 use self::batch::{Batcher, Failure, Nested};
 use self::endpoints::{Endpoints, request, store_error};
 use self::generation::Generations;
+use self::hints::{At, Hints};
 use self::layout::{KeyRange, Layout, lease_of};
 use self::lease::Renewals;
-use self::txn::{First, Txns};
+use self::records::Records;
+use self::txn::Place;
 use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::lease_client::LeaseClient;
 use crate::etcd_proto::etcdserverpb::{
@@ -44,8 +51,8 @@ use crate::etcd_proto::etcdserverpb::{
 };
 use crate::lock_name::LockName;
 use crate::store::{
-    Enqueue, Enqueued, Entry, Event, QueueView, Remove, Removed, SESSION_TTL_MAX, SESSION_TTL_MIN,
-    SessionId, Store, StoreError, check_enqueue, check_record, random_session_id,
+    Enqueue, Enqueued, Entry, Event, QueueView, RecordList, Remove, Removed, SESSION_TTL_MAX,
+    SESSION_TTL_MIN, SessionId, Store, StoreError, check_enqueue, check_record, random_session_id,
 };
 use crate::token::Token;
 
@@ -68,7 +75,9 @@ pub struct EtcdConfig {
 /// The store. Its tasks end with it.
 pub struct EtcdStore {
     endpoints: Arc<Endpoints>,
-    txns: Txns,
+    layout: Layout,
+    hints: Arc<Hints>,
+    records: Arc<Records>,
     batcher: Batcher,
     renewals: Renewals,
     tasks: Mutex<JoinSet<()>>,
@@ -80,15 +89,18 @@ impl EtcdStore {
     pub async fn open(config: &EtcdConfig) -> Result<EtcdStore, StoreError> {
         let endpoints = Arc::new(Endpoints::new(&config.endpoints)?);
         let layout = Layout::new(&config.prefix);
-        let (batcher, batches) = Batcher::new(Arc::clone(&endpoints), layout.clone());
+        let records = Arc::default();
+        let (batcher, batches) =
+            Batcher::new(Arc::clone(&endpoints), layout.clone(), Arc::clone(&records));
         let (renewals, renewing) = Renewals::new(Arc::clone(&endpoints));
         let mut tasks = JoinSet::new();
         tasks.spawn(batches);
         tasks.spawn(renewing);
-        let txns = Txns { layout };
         let store = EtcdStore {
             endpoints,
-            txns,
+            layout,
+            hints: Arc::default(),
+            records,
             batcher,
             renewals,
             tasks: Mutex::new(tasks),
@@ -109,7 +121,7 @@ impl EtcdStore {
         &self,
         lock: &LockName,
     ) -> Result<(Vec<Entry>, i64, Generations), StoreError> {
-        let layout = &self.txns.layout;
+        let layout = &self.layout;
         // Entries of nested locks lie in the same range.
         let keep = |kv: &_| layout.parse_entry(kv).is_some_and(|(of, _)| of == *lock);
         let range = layout.lock_range(lock);
@@ -117,10 +129,30 @@ impl EtcdStore {
         let generations = Generations::read(read.beside.as_ref())?;
         let mut entries = Vec::with_capacity(read.kvs.len());
         for kv in &read.kvs {
-            entries.extend(self.txns.entry(kv, &generations)?);
+            entries.extend(answer::entry(layout, kv, &generations)?);
         }
         entries.sort_by_key(|entry| entry.token);
         Ok((entries, read.revision, generations))
+    }
+
+    /// All records. There are few: proxies and configuration.
+    async fn read_records(&self) -> Result<RecordList, StoreError> {
+        let layout = &self.layout;
+        let range = layout.record_range("");
+        let timeline = self.endpoints.timeline();
+        let read = read::snapshot(&self.endpoints, &range, layout.generation(), |_| true).await?;
+        let named = read.kvs.iter();
+        let list: RecordList = Arc::new(
+            named
+                .filter_map(|kv| Some((layout.record_name(&kv.key)?, kv.value.to_vec())))
+                .collect(),
+        );
+        if self.endpoints.timeline() == timeline {
+            let revision = read.revision;
+            self.records
+                .learn(&read.kvs, Arc::clone(&list), At { timeline, revision });
+        }
+        Ok(list)
     }
 
     /// The create revision that has this token, and the revision of the generation record that this
@@ -207,6 +239,7 @@ impl Store for EtcdStore {
             only_version,
         } = remove;
         let version = only_version.map(i64::try_from).transpose();
+        let mut believed = true;
         for _ in 0..GENERATION_TRIES_MAX {
             let created = self.create_revision(token).await?;
             let (Some(lease), Some((created, pinned)), Ok(version)) =
@@ -218,22 +251,64 @@ impl Store for EtcdStore {
                     next,
                 });
             };
+            let key = self.layout.entry(&lock, lease);
+            let belief = self.hints.first(&lock, Some(&key));
+            let place = Place {
+                layout: &self.layout,
+                lock: &lock,
+                lease,
+                candidates: &belief.oldest,
+            };
+            let flat = belief.at.is_some() && believed;
+            let txn = if flat {
+                place.remove_standing(created, version)
+            } else {
+                place.remove(created, version)
+            };
             let nested = Nested {
                 lock: lock.clone(),
-                key: self.txns.layout.entry(&lock, lease),
+                key,
                 creates: false,
                 pinned: Some(pinned),
-                txn: self.txns.remove(&lock, lease, created, version),
+                flat,
+                txn,
             };
             let answer = match self.batcher.send(nested).await {
                 Ok(answer) => answer,
                 Err(Failure::Repin) => continue,
                 Err(failure) => return Err(failure.into()),
             };
-            let read = self
-                .txns
-                .read_remove(&lock, &answer.response, &answer.generations)?;
-            let (removed, first) = read;
+            let reader = Reader {
+                layout: &self.layout,
+                lock: &lock,
+                belief: &belief,
+                candidates: &belief.oldest,
+                generations: &answer.generations,
+                at: answer.at,
+            };
+            if flat && !answer.response.succeeded {
+                believed = false;
+                continue;
+            }
+            if flat {
+                self.hints.gone(&lock, created);
+                let next = match reader.remove_standing(&answer.response)? {
+                    // What was believed is of another connection.
+                    None if !belief.holds(answer.at) => {
+                        self.resolve(&lock, First::Unknown).await?.first
+                    }
+                    next => next,
+                };
+                return Ok(Removed {
+                    removed: true,
+                    next,
+                });
+            }
+            let (removed, first) = reader.remove(&answer.response)?;
+            if removed {
+                // The watch will say so too, but the next acquire may come before it.
+                self.hints.gone(&lock, created);
+            }
             let next = match first {
                 First::Entry(entry) => Some(entry),
                 First::None => None,
@@ -254,7 +329,14 @@ impl Store for EtcdStore {
 
     async fn watch(&self) -> Result<mpsc::Receiver<Event>, StoreError> {
         let (sender, receiver) = mpsc::channel(WATCH_EVENTS_MAX);
-        let feed = watch::feed(Arc::clone(&self.endpoints), self.txns.clone(), sender);
+        let hints = Arc::clone(&self.hints);
+        let feed = watch::feed(
+            Arc::clone(&self.endpoints),
+            self.layout.clone(),
+            hints,
+            Arc::clone(&self.records),
+            sender,
+        );
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(feed);
@@ -262,7 +344,7 @@ impl Store for EtcdStore {
     }
 
     async fn raise_above(&self, token: Token) -> Result<(), StoreError> {
-        let key = self.txns.layout.generation();
+        let key = self.layout.generation();
         for _ in 0..GENERATION_TRIES_MAX {
             // An empty end: this key alone.
             let only = KeyRange {
@@ -276,7 +358,7 @@ impl Store for EtcdStore {
             };
             let raise = TxnRequest {
                 compare: generations.unchanged(&key),
-                success: vec![txn::put(key.clone(), value.into(), 0)],
+                success: vec![message::put(key.clone(), value.into(), 0)],
                 failure: Vec::new(),
             };
             // Whether it was this raise or another one: the next read tells whether it is enough.
@@ -292,7 +374,7 @@ impl Store for EtcdStore {
 
     async fn put_record(&self, name: &str, value: Option<Vec<u8>>) -> Result<(), StoreError> {
         check_record(name, value.as_deref())?;
-        let key = self.txns.layout.record(name);
+        let key = self.layout.record(name);
         let done = match value {
             Some(value) => {
                 let put = PutRequest {
@@ -317,13 +399,14 @@ impl Store for EtcdStore {
     }
 
     async fn records(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
-        let layout = &self.txns.layout;
-        let range = layout.record_range(prefix);
-        let read = read::snapshot(&self.endpoints, &range, layout.generation(), |_| true).await?;
-        let records = read.kvs.into_iter();
-        Ok(records
-            .filter_map(|kv| Some((layout.record_name(&kv.key)?, kv.value.into())))
-            .collect())
+        let list = self.read_records().await?;
+        let records = list.iter().filter(|(name, _)| name.starts_with(prefix));
+        Ok(records.cloned().collect())
+    }
+
+    fn records_since(&self, version: u64) -> Option<RecordList> {
+        let revision = i64::try_from(version).ok()?;
+        self.records.at(self.endpoints.timeline(), revision)
     }
 }
 

@@ -4,7 +4,7 @@ use tonic::{Code, Status};
 
 use super::endpoints::{Endpoints, store_error};
 use super::layout::KeyRange;
-use super::txn::{get, get_range, take_range};
+use super::message::{get, get_range, take_range};
 use crate::etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest};
 use crate::etcd_proto::mvccpb::KeyValue;
 use crate::store::StoreError;

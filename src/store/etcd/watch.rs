@@ -1,8 +1,9 @@
 //! One watch on everything: a whole read at one revision, then every change after it.
 //!
-//! A broken stream goes on at the next member after the last revision that arrived whole, and the
-//! reader notices nothing. Where etcd has compacted that revision away, the watch starts again with
-//! [`Event::Reset`], and so does one whose etcd was restored from a backup under it.
+//! A stream that etcd ends on a connection that lives goes on after the last revision that arrived
+//! whole, and the reader notices nothing. On another connection, or where etcd has compacted that
+//! revision away, the watch starts again with [`Event::Reset`]: there may be a restored etcd behind
+//! it, whose revisions mean other entries.
 //!
 //! A delete names only the key, so the watch remembers what each entry was.
 
@@ -16,11 +17,14 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
+use super::answer;
 use super::endpoints::{CALL_MAX, Endpoints, MESSAGE_BYTES_MAX, Member, request};
 use super::generation::Generations;
-use super::layout::KeyRange;
+use super::hints::{At, Hints, Queues};
+use super::layout::{KeyRange, Layout};
 use super::read::snapshot;
-use super::txn::Txns;
+use super::records::Records;
+
 use crate::etcd_proto::etcdserverpb::watch_client::WatchClient;
 use crate::etcd_proto::etcdserverpb::watch_request::RequestUnion;
 use crate::etcd_proto::etcdserverpb::{
@@ -56,19 +60,38 @@ struct Seen {
     lock: LockName,
     session: SessionId,
     token: Token,
+    create_revision: i64,
+}
+
+/// The right to tell the hints, given back at the end.
+struct Feeding(Arc<Hints>);
+
+impl Drop for Feeding {
+    fn drop(&mut self) {
+        self.0.end_feeding();
+    }
 }
 
 /// Feeds one watch until its reader is gone.
-pub async fn feed(endpoints: Arc<Endpoints>, txns: Txns, reader: mpsc::Sender<Event>) {
+pub async fn feed(
+    endpoints: Arc<Endpoints>,
+    layout: Layout,
+    hints: Arc<Hints>,
+    records: Arc<Records>,
+    reader: mpsc::Sender<Event>,
+) {
     let mut feed = Feed {
-        range: txns.layout.watch_range(),
-        generation_key: txns.layout.generation(),
-        txns,
+        range: layout.watch_range(),
+        generation_key: layout.generation(),
+        layout,
+        hints: hints.begin_feeding().then_some(Feeding(hints)),
+        records,
         reader,
         seen: HashMap::new(),
         generations: Generations::default(),
         revision: 0,
         term: 0,
+        timeline: 0,
     };
     while !feed.reader.is_closed() {
         match feed.start(&endpoints).await {
@@ -82,7 +105,7 @@ pub async fn feed(endpoints: Arc<Endpoints>, txns: Txns, reader: mpsc::Sender<Ev
         }
         loop {
             let member = endpoints.member();
-            match feed.follow(&member).await {
+            match feed.follow(&endpoints, &member).await {
                 End::Reader => return,
                 End::Broken(status) => {
                     endpoints.failed(&member, &status);
@@ -100,7 +123,11 @@ pub async fn feed(endpoints: Arc<Endpoints>, txns: Txns, reader: mpsc::Sender<Ev
 struct Feed {
     range: KeyRange,
     generation_key: Bytes,
-    txns: Txns,
+    layout: Layout,
+    /// Told what is seen, unless another watch does that.
+    hints: Option<Feeding>,
+    /// Told that one of them has changed.
+    records: Arc<Records>,
     reader: mpsc::Sender<Event>,
     seen: HashMap<Bytes, Seen>,
     generations: Generations,
@@ -108,14 +135,26 @@ struct Feed {
     revision: i64,
     /// The election after which that was read. Only a restored etcd begins to count again.
     term: u64,
+    /// [`Endpoints::timeline`] since before that was read.
+    timeline: u64,
 }
 
 impl Feed {
     /// Reads everything and sends it. `Err(None)`: the reader has gone.
     async fn start(&mut self, endpoints: &Endpoints) -> Result<(), Option<StoreError>> {
-        let layout = self.txns.layout.clone();
+        let layout = self.layout.clone();
         let keep = |kv: &KeyValue| layout.parse_entry(kv).is_some();
-        let read = snapshot(endpoints, &self.range, self.generation_key.clone(), keep).await?;
+        let mut timeline = endpoints.timeline();
+        let mut read = snapshot(endpoints, &self.range, self.generation_key.clone(), keep).await?;
+        if endpoints.timeline() != timeline {
+            // It made a new connection, perhaps halfway through.
+            timeline = endpoints.timeline();
+            read = snapshot(endpoints, &self.range, self.generation_key.clone(), keep).await?;
+        }
+        self.timeline = timeline;
+        if let Some(Feeding(hints)) = &self.hints {
+            hints.forget();
+        }
         self.seen.clear();
         self.generations = Generations::read(read.beside.as_ref())?;
         self.revision = read.revision;
@@ -123,6 +162,15 @@ impl Feed {
         let mut events = Vec::with_capacity(read.kvs.len() + 2);
         for kv in read.kvs {
             self.put(kv, &mut events)?;
+        }
+        if let Some(Feeding(hints)) = &self.hints {
+            let mut queues = Queues::new();
+            for (key, seen) in &self.seen {
+                let queue = queues.entry(seen.lock.clone()).or_default();
+                queue.insert(seen.create_revision, key.clone());
+            }
+            let revision = self.revision;
+            hints.replace(queues, At { timeline, revision });
         }
         events.sort_by_key(|event| match event {
             Event::Put(entry) => Some(entry.token),
@@ -141,7 +189,7 @@ impl Feed {
     }
 
     /// One stream, from the revision after the last one.
-    async fn follow(&mut self, member: &Member) -> End {
+    async fn follow(&mut self, endpoints: &Endpoints, member: &Member) -> End {
         let create = RequestUnion::CreateRequest(WatchCreateRequest {
             key: self.range.start.clone(),
             range_end: self.range.end.clone(),
@@ -175,6 +223,11 @@ impl Feed {
             tokio::select! {
                 answer = answers.message() => {
                     let end = match answer {
+                        // What answers now may be a restored etcd, with other entries at the
+                        // revisions that were read.
+                        Ok(Some(_)) if endpoints.timeline() != self.timeline => {
+                            Some(End::Restart("another connection to etcd".to_owned()))
+                        }
                         Ok(Some(answer)) if self.is_behind(&answer) => {
                             let since = *behind.get_or_insert_with(Instant::now);
                             (since.elapsed() > QUIET_MAX)
@@ -248,6 +301,10 @@ impl Feed {
     fn translate(&mut self, event: EtcdEvent, events: &mut Vec<Event>) -> Result<(), StoreError> {
         let deleted = event.r#type() == EventType::Delete;
         let Some(kv) = event.kv else { return Ok(()) };
+        if self.layout.record_name(&kv.key).is_some() {
+            self.records.forget();
+            return Ok(());
+        }
         if kv.key == self.generation_key {
             self.generations = Generations::read(Some(&kv).filter(|_| !deleted))?;
             return Ok(());
@@ -261,14 +318,26 @@ impl Feed {
 
     /// An entry, or a key that is none (any more).
     fn put(&mut self, kv: KeyValue, events: &mut Vec<Event>) -> Result<(), StoreError> {
-        let Some(entry) = self.txns.entry(&kv, &self.generations)? else {
+        let Some(entry) = answer::entry(&self.layout, &kv, &self.generations)? else {
             self.gone(&kv.key, events);
             return Ok(());
         };
+        let create_revision = kv.create_revision;
+        if self
+            .seen
+            .get(&kv.key)
+            .is_some_and(|seen| seen.create_revision != create_revision)
+        {
+            self.gone(&kv.key, events);
+        }
+        if let Some(Feeding(hints)) = &self.hints {
+            hints.put(&entry.lock, create_revision, &kv.key, kv.mod_revision);
+        }
         let seen = Seen {
             lock: entry.lock.clone(),
             session: entry.session,
             token: entry.token,
+            create_revision,
         };
         self.seen.insert(kv.key, seen);
         events.push(Event::Put(entry));
@@ -276,17 +345,22 @@ impl Feed {
     }
 
     fn gone(&mut self, key: &Bytes, events: &mut Vec<Event>) {
-        if let Some(Seen {
+        let Some(seen) = self.seen.remove(key) else {
+            return;
+        };
+        let Seen {
             lock,
             session,
             token,
-        }) = self.seen.remove(key)
-        {
-            events.push(Event::Gone {
-                lock,
-                session,
-                token,
-            });
+            create_revision,
+        } = seen;
+        if let Some(Feeding(hints)) = &self.hints {
+            hints.gone(&lock, create_revision);
         }
+        events.push(Event::Gone {
+            lock,
+            session,
+            token,
+        });
     }
 }

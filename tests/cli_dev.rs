@@ -1,6 +1,8 @@
 //! `ringfence dev` and `ringfence demo`, and what they print.
 
 mod cli_support;
+#[path = "support/etcd.rs"]
+mod etcd;
 
 use std::process::{Command, Output};
 
@@ -16,6 +18,7 @@ fn dev(folder: &std::path::Path, more: &[&str]) -> Running {
         "--admin-listen",
         "--s3-listen",
         "--http-listen",
+        "--etcd-listen",
     ] {
         command.args([port, "127.0.0.1:0"]);
     }
@@ -80,6 +83,29 @@ fn what_dev_prints_works_with_curl() {
     });
     dev.signal(Signal::INT);
     assert_eq!(dev.code(), 0, "{}", dev.stderr());
+}
+
+#[test]
+fn dev_fences_an_etcd_that_it_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let etcd = etcd::Etcd::start(etcd::Version::V3_4, 1);
+    let mut dev = dev(folder.path(), &["--etcd", &etcd.endpoint(0)]);
+    let line = dev.line_with("proxy, etcd");
+    let address = line.split_whitespace().nth(2).unwrap().to_owned();
+    let ctl = |args: &[&str]| {
+        let mut command = Command::new("etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &address]);
+        command.args(args).output().expect("etcdctl runs")
+    };
+    let put = ctl(&["put", "k", "v"]);
+    let said = String::from_utf8_lossy(&put.stderr);
+    assert!(
+        !put.status.success() && said.contains("lock `etcd`"),
+        "{put:?}"
+    );
+    assert!(ctl(&["get", "k"]).status.success());
 }
 
 #[test]

@@ -359,13 +359,15 @@ fn what_a_transaction_changes_of_the_connection_is_changed_by_its_end() {
     assert!(talk.conversation.is_plain());
 }
 
+/// Commands with the replies that the server makes, and what the client gets.
+type Played<'a> = (&'a [(&'a str, &'a str)], &'a [&'a str]);
+
 /// What Redis 7.0.15 sends for each of these, whose `CLIENT REPLY` it is told as `ON`.
 #[test]
 fn withheld_replies_are_withheld_here_and_still_counted() {
     const OK: &str = "+OK\r\n";
     let subscribed = "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n";
-    // The commands with the replies that the server makes, and what the client gets.
-    let cases: [(&[(&str, &str)], &[&str]); 9] = [
+    let cases: [Played<'_>; 9] = [
         (
             &[("SKIP", OK), ("GET x", "+x\r\n"), ("GET y", "+y\r\n")],
             &["+y\r\n"],

@@ -178,6 +178,7 @@ fn observe_mode_forwards_what_enforce_would_refuse() {
     assert_eq!(client.call(&["FENCE", "SET", &world.proxy.ticket(4)]), ok());
     assert_eq!(client.call(&["SET", "job:1:a", "y"]), ok());
     assert_eq!(client.call(&["GET", "job:1:a"]), bulk("y"));
+    assert_eq!(client.call(&["FENCE", "SET", "nonsense"]), ok());
 }
 
 #[test]

@@ -143,7 +143,8 @@ impl Session {
                 return Admitted::Later;
             }
             if let Some(Err(refusal)) = &self.admission.presented {
-                return Admitted::Refused(refusal.clone());
+                let refusal = refusal.clone();
+                return self.unless_observing(plan, refusal);
             }
         }
         let claims = match self.claims(plan) {

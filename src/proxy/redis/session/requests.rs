@@ -6,7 +6,9 @@
 use bytes::Buf as _;
 
 use super::admit::{Admitted, Extent, Passage};
+use super::present::Presented;
 use super::{Phase, Session, WAITING_BYTES_MAX, shrink};
+use crate::config::Mode;
 use crate::gate::Revoked;
 use crate::protocol::redis::{Action, FenceCommand, Plan, RequestProgress, Send, refusal_reply};
 use crate::protocol::{AfterRefusal, Refusal};
@@ -155,13 +157,19 @@ impl Session {
                     }
                     Err(refusal) => {
                         // What was bound before would be taken for what was just refused.
-                        self.bound = Default::default();
-                        self.refuse(plan, &refusal, extent);
+                        self.bound = Presented::default();
+                        match self.listening.config.mode {
+                            Mode::Enforce => self.refuse(plan, &refusal, extent),
+                            Mode::Observe => {
+                                self.audit(&refusal, &plan.operation);
+                                self.answer(plan, b"+OK\r\n".to_vec(), extent);
+                            }
+                        }
                     }
                 }
             }
             Action::Fence(FenceCommand::Clear) => {
-                self.bound = Default::default();
+                self.bound = Presented::default();
                 self.answer(plan, b"+OK\r\n".to_vec(), extent);
             }
             Action::Fence(FenceCommand::Status) => {

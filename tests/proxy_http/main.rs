@@ -2,6 +2,7 @@
 //! records every byte, and raw clients.
 
 mod durability;
+mod exchange;
 mod fence;
 mod http2;
 mod lockd;

@@ -66,6 +66,39 @@ fn tight(value: &[u8]) -> Option<&[u8]> {
     (value.len() - inner.len() <= 1 && before == inner.len()).then_some(inner)
 }
 
+type Fields<'i> = [(String, &'i [u8])];
+
+fn named<'f, 'i>(
+    fields: &'f Fields<'i>,
+    wanted: &'static str,
+) -> impl Iterator<Item = &'f (String, &'i [u8])> {
+    fields.iter().filter(move |(name, _)| name == wanted)
+}
+
+fn framing(fields: &Fields<'_>, old: bool) -> Option<RequestBody> {
+    let named = |wanted| named(fields, wanted);
+    match (
+        named("content-length").count(),
+        named("transfer-encoding").count(),
+    ) {
+        (0, 0) => Some(RequestBody::None),
+        (1, 0) => {
+            let digits = tight(named("content-length").next()?.1)?;
+            let digits = std::str::from_utf8(digits).ok()?;
+            let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+            let length = digits.parse::<i64>().ok().filter(|_| plain)?;
+            Some(RequestBody::Length(length.unsigned_abs()))
+        }
+        (0, 1) if !old => {
+            let coding = tight(named("transfer-encoding").next()?.1)?;
+            coding
+                .eq_ignore_ascii_case(b"chunked")
+                .then_some(RequestBody::Chunked)
+        }
+        _ => None,
+    }
+}
+
 /// What the backend gets, how the body is framed, and the length of the head. `None`: refused, or
 /// there is more to come.
 fn read_head(input: &[u8]) -> Option<(Vec<u8>, RequestBody, usize)> {
@@ -83,26 +116,8 @@ fn read_head(input: &[u8]) -> Option<(Vec<u8>, RequestBody, usize)> {
     }
     let fields: Option<Vec<(String, &[u8])>> = rest.iter().map(|line| field(line)).collect();
     let fields = fields.filter(|fields| fields.len() <= 128)?;
-    let named = |wanted: &'static str| fields.iter().filter(move |(name, _)| name == wanted);
-    let body = match (
-        named("content-length").count(),
-        named("transfer-encoding").count(),
-    ) {
-        (0, 0) => RequestBody::None,
-        (1, 0) => {
-            let digits = tight(named("content-length").next()?.1)?;
-            let digits = std::str::from_utf8(digits).ok()?;
-            let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
-            RequestBody::Length(digits.parse::<i64>().ok().filter(|_| plain)?.unsigned_abs())
-        }
-        (0, 1) if !old => {
-            let coding = tight(named("transfer-encoding").next()?.1)?;
-            coding
-                .eq_ignore_ascii_case(b"chunked")
-                .then_some(RequestBody::Chunked)?
-        }
-        _ => return None,
-    };
+    let named = |wanted| named(&fields, wanted);
+    let body = framing(&fields, old)?;
     if named("host").count() != 1 {
         return None;
     }

@@ -81,7 +81,7 @@ trap end_children EXIT
 
 # The commands that the proxy denies by default and that the suite is about.
 permit='["client|kill", "client|pause", "client|unpause", "debug", "replicaof",
-  "slaveof", "migrate", "sync", "psync", "replconf", "failover", "pfdebug"]'
+  "slaveof", "migrate", "failover", "pfdebug"]'
 
 # run_unit MODE UNIT: one line per test, "ok NAME" or "err NAME", into $work/results.
 run_unit() {
@@ -118,7 +118,7 @@ TOML
     fi
     local log="$work/results/$mode/${unit//\//-}"
     (cd "$work/suite" && timeout "$unit_seconds" tclsh tests/test_helper.tcl --host 127.0.0.1 \
-        --port "$port" --clients 1 --tags -needs:debug --single "$unit") >"$log.log" 2>&1 || true
+        --port "$port" --clients 1 --tags '-needs:debug -needs:repl' --single "$unit") >"$log.log" 2>&1 || true
     unset FENCE_TICKET FENCE_PORT
     end_children
     # Without colours and times; a name can pass more than once.

@@ -721,16 +721,8 @@ const PROXY_FILES: &[(&str, &str, &str)] = &[
         "\"postgres\"",
         "line 8: `listener.protocol` is \"postgres\": this protocol is not supported by this version yet",
     ),
-    (
-        "\"http\"",
-        "\"redis\"",
-        "this protocol is not supported by this version yet",
-    ),
-    (
-        "\"http\"",
-        "\"etcd\"",
-        "this protocol is not supported by this version yet",
-    ),
+    ("\"http\"", "\"redis\"", "`listener.rule.key` is missing"),
+    ("\"http\"", "\"etcd\"", "`listener.rule.key` is missing"),
     (
         "\"http\"",
         "\"htp\"",

@@ -24,9 +24,12 @@ fi
 fetch() {
     mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
     cd "$work"
-    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror
+    # Where this machine's packages come from: its sources are there too.
+    mirror="${RINGFENCE_DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' \
+        'Codename: bookworm' 'Component: main' | sort -u | head -n1)}"
     printf 'Types: deb-src\nURIs: %s\nSuites: bookworm\nComponents: main\nSigned-By: %s\n' \
-        "${RINGFENCE_DEBIAN_MIRROR:-http://deb.debian.org/debian}" "$keyring" >apt/debian.sources
+        "$mirror" "$keyring" >apt/debian.sources
     local options=(-qq -o "Dir::Etc::sourcelist=$work/apt/debian.sources"
         -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/apt/lists"
         -o "Dir::Cache=$work/apt/cache" -o APT::Sandbox::User=root)

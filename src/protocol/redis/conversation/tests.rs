@@ -134,6 +134,7 @@ pub(super) fn needs(talk: &Talk, line: &str) -> Result<Vec<String>, Code> {
     }
 }
 
+mod bounds;
 mod data;
 mod fencing;
 mod order;

@@ -483,19 +483,3 @@ fn watch_binds_the_connection_until_the_transaction_ends() {
     talk.both("EXEC", "*-1\r\n");
     assert!(talk.conversation.is_plain());
 }
-
-#[test]
-fn the_queue_and_a_transactions_locks_are_bounded() {
-    let mut talk = Talk::new(two_rules());
-    talk.both("MULTI", "+OK\r\n");
-    for id in 0..super::super::TRANSACTION_LOCKS_MAX {
-        talk.both(&format!("SET job:{id}:a 1"), "+QUEUED\r\n");
-    }
-    assert_eq!(needs(&talk, "SET job:more:a 1"), Err(Code::Unclassified));
-    let mut talk = Talk::new(all());
-    (0..super::super::OUTSTANDING_MAX).for_each(|_| {
-        assert!(talk.conversation.has_room());
-        talk.client("GET a");
-    });
-    assert!(!talk.conversation.has_room());
-}

@@ -44,6 +44,10 @@ help:
 
 build-needs:
 	$(call install,cc=gcc ld=binutils)
+	# The bindings to Postgres's grammar are made from its headers. What runs needs none of it.
+	if [ -z "$${LIBCLANG_PATH:-}" ] && ! compgen -G '/usr/lib/llvm-*/lib/libclang.so*' >/dev/null; then
+	    $(call install,no-such-command=libclang-dev)
+	fi
 	command -v cargo >/dev/null || { echo "Rust is missing: https://rustup.rs"; exit 1; }
 	have="$$(rustc --version | cut -d' ' -f2)"
 	oldest="$$(printf '%s\n' $(RUST_MIN) "$$have" | sort -V | head -n1)"
@@ -55,6 +59,10 @@ dev: build-needs
 test-needs: build-needs
 	$(call install,etcd=etcd-server etcdctl=etcd-client nginx=nginx-light haproxy=haproxy \
 	    wrk=wrk ps=procps curl=curl python3=python3 strace=strace)
+	# Debian keeps the programs of the server off the path.
+	if ! compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; then
+	    $(call install,no-such-command=postgresql)
+	fi
 	# Debian's python3 comes without the module that makes virtual environments.
 	if ! python3 -c 'import ensurepip' 2>/dev/null; then
 	    $(call install,no-such-command=python3-venv)

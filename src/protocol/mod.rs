@@ -11,6 +11,7 @@
 pub mod head;
 pub mod http;
 pub mod pattern;
+pub mod postgres;
 pub mod refusal;
 pub mod s3;
 pub mod tickets;

@@ -8,5 +8,6 @@
 //! Pure. It leaves to the shell: sockets, TLS, authentication, the catalog (which it loads and
 //! hands in as a value), the gate, and the killing of sessions.
 
+pub mod classify;
 pub mod frame;
 pub mod refusal;

@@ -11,3 +11,4 @@
 pub mod classify;
 pub mod frame;
 pub mod refusal;
+pub mod ticket;

@@ -11,4 +11,5 @@
 pub mod classify;
 pub mod frame;
 pub mod refusal;
+pub mod resolve;
 pub mod ticket;

@@ -12,4 +12,5 @@ pub mod classify;
 pub mod frame;
 pub mod refusal;
 pub mod resolve;
+pub mod session;
 pub mod ticket;

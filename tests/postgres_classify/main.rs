@@ -1,10 +1,14 @@
 //! The Postgres core against a real server. What it calls a read must succeed in a READ ONLY
-//! transaction, where Postgres itself refuses what writes; and a ticket must count for exactly as
-//! long as the server keeps a parameter (`scope`).
+//! transaction, where Postgres itself refuses what writes; a ticket must count for exactly as long
+//! as the server keeps a parameter (`scope`); and what the server answers must be what the session
+//! awaits, whatever is pipelined, refused and rolled back (`pipeline`).
 //!
-//! The catalog is loaded from the same server, so that names and functions resolve as they do there.
+//! The catalog is loaded from the same server, so that names and functions resolve as they do
+//! there.
 
 mod catalog;
+mod pipeline;
+mod random;
 mod scope;
 mod server;
 mod statements;

@@ -7,6 +7,7 @@ use ringfence::protocol::postgres::session::{Message, Session};
 use ringfence::protocol::postgres::ticket::Tickets;
 use ringfence::protocol::postgres::ticket::scope::Settings;
 
+use crate::random::Random;
 use crate::server::{Client, Server};
 
 /// How many sessions, each of [`QUERIES`] queries; a longer campaign sets
@@ -42,19 +43,6 @@ const STATEMENTS: &[&str] = &[
     "PREPARE TRANSACTION 'g@'",
     "DO $$ BEGIN PERFORM 1; END $$",
 ];
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % bound as u64) as usize
-    }
-}
 
 fn sessions() -> u64 {
     let name = "RINGFENCE_POSTGRES_SCOPE_SESSIONS";

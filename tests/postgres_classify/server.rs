@@ -12,6 +12,8 @@ use ringfence::protocol::postgres::frame::{
 
 const START_MAX: Duration = Duration::from_secs(60);
 
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+
 /// A running server; it ends with the value.
 pub struct Server {
     child: Child,
@@ -180,6 +182,17 @@ impl Client {
             messages.push(self.message().expect("the server answers"));
         }
         messages
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// The next message; a server that says nothing fails the test.
+    pub fn receive(&mut self) -> (u8, Vec<u8>) {
+        self.stream.set_read_timeout(Some(ANSWER_MAX)).unwrap();
+        self.message().expect("the server answers")
     }
 
     fn read_to_ready(&mut self) -> Option<(Answer, Vec<Vec<String>>)> {

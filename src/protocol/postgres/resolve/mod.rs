@@ -12,8 +12,8 @@
 //! - An unqualified name stands for every relation of that name in the path; in any schema, where
 //!   the path is not known. A temporary table of the session hides none of them: more locks may be
 //!   asked for than the server's own resolution would need, never fewer.
-//! - A function is a read if the server calls it immutable or stable. A function that is declared so
-//!   and calls a volatile one breaks its own promise, and the server does not hold it to it; nor
+//! - A function is a read if the server calls it immutable or stable. A function that is declared
+//!   so and calls a volatile one breaks its own promise, and the server does not hold it to it; nor
 //!   does this module.
 //! - What triggers and defaults do is the backend's (CONTRACT: not covered).
 

@@ -9,8 +9,8 @@ use crate::protocol::pattern::{
     Captures, InvalidPattern, LockTemplate, Match, Pattern, Segment, Subject,
 };
 
-/// One rule. A name in it is written as in SQL: folded to lower case unless it is quoted; `*` stands
-/// for any name, `{name}` for one that the lock is made of.
+/// One rule. A name in it is written as in SQL: folded to lower case unless it is quoted; `*`
+/// stands for any name, `{name}` for one that the lock is made of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PostgresRule {
     database: Option<Pattern>,

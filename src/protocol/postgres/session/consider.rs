@@ -179,7 +179,7 @@ impl Session {
             executed,
             tickets: now.tickets.clone(),
             comment: comment.clone(),
-            search_path: now.search_path.clone(),
+            search_path: now.known_path(),
         });
         if !matches!(statement.class, Class::Unknown(_)) {
             considered.steps.push(Step::Statement(Some(act)));
@@ -305,7 +305,7 @@ impl Session {
                 executed: vec![],
                 tickets: now.tickets.clone(),
                 comment: Tickets::default(),
-                search_path: now.search_path.clone(),
+                search_path: now.known_path(),
             }],
             asks: self.asks(),
             steps: vec![Step::Function],

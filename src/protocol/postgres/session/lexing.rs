@@ -1,6 +1,6 @@
-//! Whether the meaning of a text's bytes is certain: `standard_conforming_strings` and the encodings,
-//! which the server reports when they change (PostgreSQL docs 54.2.7), at the latest before the
-//! ReadyForQuery of the span that changed them.
+//! Whether the meaning of a text's bytes is certain: `standard_conforming_strings` and the
+//! encodings, which the server reports when they change (PostgreSQL docs 54.2.7), at the latest
+//! before the ReadyForQuery of the span that changed them.
 
 use super::span::SpanId;
 use crate::protocol::postgres::classify::{

@@ -9,14 +9,14 @@
 //! # When the gate is asked
 //!
 //! [`Considered::asks`] is set where a transaction begins, or may begin: after each commit boundary
-//! within a span, and at the first statement of a span that is sent before an earlier one ended. The
-//! permits are the span's and last until [`Reply::ended`] names it or a later one: the ReadyForQuery
-//! that reports no transaction.
+//! within a span, and at the first statement of a span that is sent before an earlier one ended.
+//! The permits are the span's and last until [`Reply::ended`] names it or a later one: the
+//! ReadyForQuery that reports no transaction.
 //!
 //! # Refusals keep the server's own state
 //!
-//! In the place of a refused message goes a text that is no SQL. The server refuses it natively:
-//! an open transaction fails, the rest of a pipeline is skipped, ReadyForQuery tells the state. Only
+//! In the place of a refused message goes a text that is no SQL. The server refuses it natively: an
+//! open transaction fails, the rest of a pipeline is skipped, ReadyForQuery tells the state. Only
 //! the ErrorResponse is replaced. The text cannot do anything, wherever it is parsed, and the
 //! unnamed statement survives it. A refused COMMIT ends its transaction: a ROLLBACK follows.
 //!
@@ -27,7 +27,8 @@
 //! that the client expects, and its ROLLBACK has something to end. An error alone would not do: it
 //! ends no more than the innermost savepoint, and the rest could be committed yet.
 //!
-//! What is predicted is checked: an answer that does not fit is [`Unexpected`], and the session ends.
+//! What is predicted is checked: an answer that does not fit is [`Unexpected`], and the session
+//! ends.
 
 mod carry;
 mod consider;

@@ -730,6 +730,25 @@ fn the_values_of_a_bind_set_a_ticket() {
 }
 
 #[test]
+fn another_role_hides_what_the_path_means() {
+    let path = |considered: &Considered| considered.runs[0].search_path.clone();
+    let mut it = Driven::new();
+    it.did("SET search_path = '$user', public", "SET", I);
+    assert!(path(&it.did("SELECT 1", "SELECT 1", I)).is_some());
+    it.did("BEGIN", "BEGIN", T);
+    it.did("SET LOCAL ROLE bob", "SET", T);
+    assert_eq!(path(&it.did("SELECT 1", "SELECT 1", T)), None);
+    it.did("ROLLBACK", "ROLLBACK", I);
+    assert!(path(&it.did("SELECT 1", "SELECT 1", I)).is_some());
+    it.did("SET SESSION AUTHORIZATION bob", "SET", I);
+    assert_eq!(path(&it.did("SELECT 1", "SELECT 1", I)), None);
+    it.did("SET search_path = public", "SET", I);
+    assert!(path(&it.did("SELECT 1", "SELECT 1", I)).is_some());
+    it.did("DO $$ $$", "DO", I);
+    assert_eq!(path(&it.did("SELECT 1", "SELECT 1", I)), None);
+}
+
+#[test]
 fn the_meaning_of_bytes_is_not_certain_while_it_may_change() {
     let mut it = Driven::new();
     assert_eq!(it.0.lexing(), Lexing::CERTAIN);

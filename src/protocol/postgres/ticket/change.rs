@@ -21,6 +21,8 @@ pub enum Change {
     SearchPath(To<Option<Arc<[Box<str>]>>>, Lasts),
     /// `default_transaction_isolation`.
     Isolation(To<Isolation>, Lasts),
+    /// The role.
+    Role(Lasts),
     /// Everything goes back to what the session began with.
     ResetAll,
 }
@@ -88,6 +90,9 @@ impl Change {
                 };
                 scope.set(local(lasts), set);
             }
+            Change::Role(lasts) => {
+                scope.set(local(lasts), |settings| settings.role_changed = true);
+            }
             Change::ResetAll => scope.reset_all(),
         }
     }
@@ -142,6 +147,7 @@ fn set_change(name: &str, texts: &[Box<str>], lasts: Lasts) -> Result<Option<Cha
             Some(Change::Tickets(To::Value(tickets), lasts))
         }
         "search_path" => Some(Change::SearchPath(To::Value(Some(texts.into())), lasts)),
+        "role" | "session_authorization" => Some(Change::Role(lasts)),
         "default_transaction_isolation" => {
             let level = isolation(texts.first().map_or("", |text| text));
             Some(Change::Isolation(To::Value(level), lasts))
@@ -153,6 +159,7 @@ fn set_change(name: &str, texts: &[Box<str>], lasts: Lasts) -> Result<Option<Cha
 fn reset_change(name: &str, lasts: Lasts) -> Option<Change> {
     match name {
         PARAMETER => Some(Change::Tickets(To::Start, lasts)),
+        "role" | "session_authorization" => Some(Change::Role(lasts)),
         "search_path" => Some(Change::SearchPath(To::Start, lasts)),
         "default_transaction_isolation" => Some(Change::Isolation(To::Start, lasts)),
         _ => None,
@@ -163,6 +170,7 @@ fn reset_change(name: &str, lasts: Lasts) -> Option<Change> {
 fn unknown_change(name: &str, lasts: Lasts) -> Option<Change> {
     match name {
         "search_path" => Some(Change::SearchPath(To::Value(None), lasts)),
+        "role" | "session_authorization" => Some(Change::Role(lasts)),
         "default_transaction_isolation" => {
             Some(Change::Isolation(To::Value(Isolation::OneSnapshot), lasts))
         }

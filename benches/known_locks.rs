@@ -62,9 +62,10 @@ async fn main() {
         alone: true,
         registered: false,
         fingerprint: 1,
+        patterns: vec![],
     };
     let (watermarks, thread, start) = Watermarks::open(dir.path(), opening).unwrap();
-    let gates = Gates::new(watermarks, start, Holds::default(), None);
+    let gates = Gates::new(watermarks, start, Holds::default(), None, vec![]);
     tokio::spawn(gates.clone().run_eviction(IDLE));
 
     let started = Instant::now();

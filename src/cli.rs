@@ -55,6 +55,9 @@ pub enum Command {
     Watch(ShowArgs),
     /// Raise a proxy's watermark to a ticket's token; returns when nothing older can be applied.
     Seal(SealArgs),
+    /// The proxies that lockd seals grants through.
+    #[command(subcommand)]
+    Proxies(ProxiesCommand),
     /// Read the proxy's audit.
     #[command(subcommand)]
     Audit(AuditCommand),
@@ -119,6 +122,10 @@ pub struct DevArgs {
     /// Also fence this REST service: each write to it needs a ticket of the lock `http`.
     #[arg(long = "http", value_name = "URL")]
     pub http: Option<String>,
+    /// Also fence this etcd (host:port, no TLS): each write to it needs a ticket of the lock
+    /// `etcd`.
+    #[arg(long = "etcd", value_name = "ADDR")]
+    pub etcd: Option<String>,
     /// Lock service (gRPC). Port 0 takes a free one, here and below.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub lockd_listen: SocketAddr,
@@ -131,6 +138,9 @@ pub struct DevArgs {
     /// Proxy: HTTP listener, with --http.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7480")]
     pub http_listen: SocketAddr,
+    /// Proxy: etcd listener, with --etcd.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:2389")]
+    pub etcd_listen: SocketAddr,
 }
 
 /// `ringfence demo`
@@ -241,6 +251,46 @@ pub struct SealArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "the help of the flattened type is shown")]
     pub output: OutputArgs,
+}
+
+/// `ringfence proxies`
+#[derive(Subcommand, Debug)]
+pub enum ProxiesCommand {
+    /// List them.
+    List(ProxiesListArgs),
+    /// Take one out that will not come back: grants are then sealed without it.
+    ///
+    /// What it left in flight at a backend would land unfenced, so its backend sessions must be
+    /// proven dead first. Recorded in the audit of the lock service before it is done.
+    Remove(ProxiesRemoveArgs),
+}
+
+/// `ringfence proxies list`
+#[derive(Args, Debug, Clone)]
+pub struct ProxiesListArgs {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub lockd: LockdAddress,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub output: OutputArgs,
+}
+
+/// `ringfence proxies remove`
+#[derive(Args, Debug, Clone)]
+pub struct ProxiesRemoveArgs {
+    /// The proxy's `instance`.
+    pub instance: String,
+    /// Why, for the audit.
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// You have proven that none of its connections to a backend lives: its process is gone, and
+    /// each backend has ended its sessions or the in_doubt_hold has passed.
+    #[arg(long)]
+    pub sessions_proven_dead: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "the help of the flattened type is shown")]
+    pub lockd: LockdAddress,
 }
 
 /// `ringfence audit`

@@ -40,3 +40,11 @@ pub fn boottime() -> Instant {
     let millis = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
     Instant(millis)
 }
+
+/// Milliseconds since the Unix epoch, for people to read: nothing is decided by it.
+pub fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
+}

@@ -6,7 +6,7 @@ use ringfence::config::{LockdConfig, ProxyConfig};
 use ringfence::lock_name::{LockName, LockPattern};
 use ringfence::protocol::http::{HttpRule, HttpRules};
 use ringfence::protocol::s3::{S3Rule, S3Rules};
-use ringfence::protocol::{Classified, Code, Head, Listener, Refusal, Unmatched};
+use ringfence::protocol::{Classified, Code, Fields, Head, Listener, Refusal, Unmatched};
 use ringfence::ticket::{Action, InvalidTicket, KeyRing, Order, SealScope, SigningKey, Ticket};
 use ringfence::token::Token;
 
@@ -40,7 +40,7 @@ fn refusal(
         method,
         target: target.as_bytes(),
         authority: None,
-        headers: &headers,
+        headers: Fields::Pairs(&headers),
     };
     match listener.classify(&head) {
         Err(refusal) => Some(refusal),

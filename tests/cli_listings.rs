@@ -3,6 +3,7 @@
 mod cli_support;
 
 use cli_support::{Lockd, ringfence, until};
+use ringfence::proto::registry_service_client::RegistryServiceClient;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -83,6 +84,7 @@ fn an_unreachable_service_is_69_for_every_listing() {
         &["show", "a"],
         &["watch", "a"],
         &["keys", "show"],
+        &["proxies", "list"],
     ] {
         let ran = ringfence()
             .args(args)
@@ -141,4 +143,70 @@ fn generate_makes_a_key_once() {
         text.contains("k4.public.") && !text.contains("k4.secret."),
         "{text}"
     );
+}
+
+#[test]
+fn a_proxy_is_taken_out_only_on_proof_and_on_record() {
+    let lockd = Lockd::start();
+    let proxies = || json_of(&lockd.run(&["proxies", "list", "--output", "json"]));
+    assert_eq!(proxies(), json!([]));
+    register(lockd.url.clone(), "edge-1");
+    assert_eq!(
+        proxies(),
+        json!([{
+            "instance": "edge-1",
+            "admin": "http://127.0.0.1:7431",
+            "store_id": "one",
+            "locks": ["orders", "tenant/*"],
+        }])
+    );
+    let text = String::from_utf8(lockd.run(&["proxies", "list"]).stdout).unwrap();
+    assert!(
+        text.contains("edge-1") && text.contains("orders tenant/*"),
+        "{text}"
+    );
+
+    let remove = [
+        "proxies",
+        "remove",
+        "edge-1",
+        "--reason",
+        "its machine is scrapped",
+    ];
+    let unproven = lockd.run(&remove);
+    assert_eq!(unproven.status.code(), Some(64), "{unproven:?}");
+    assert_eq!(proxies().as_array().unwrap().len(), 1);
+    let proven = [&remove[..], &["--sessions-proven-dead"]].concat();
+    // Where it cannot be recorded it is not done.
+    let audit = lockd.path("data").join("audit");
+    std::fs::write(&audit, "").unwrap();
+    let unrecorded = lockd.run(&proven);
+    assert_eq!(unrecorded.status.code(), Some(69), "{unrecorded:?}");
+    assert_eq!(proxies().as_array().unwrap().len(), 1);
+    std::fs::remove_file(&audit).unwrap();
+
+    let removed = lockd.run(&proven);
+    assert!(removed.status.success(), "{removed:?}");
+    assert_eq!(proxies(), json!([]));
+    let acts = std::fs::read_to_string(audit.join("acts.jsonl")).unwrap();
+    let act: Value = serde_json::from_str(acts.trim()).unwrap();
+    assert_eq!(act["act"], "unregister");
+    assert_eq!(act["subject"], "edge-1");
+    assert_eq!(act["reason"], "its machine is scrapped");
+    let again = lockd.run(&proven);
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+}
+
+fn register(lockd: String, instance: &str) {
+    let request = ringfence::proto::RegisterRequest {
+        instance: instance.to_owned(),
+        store_id: "one".to_owned(),
+        admin: "http://127.0.0.1:7431".to_owned(),
+        patterns: vec!["orders".to_owned(), "tenant/*".to_owned()],
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let client = RegistryServiceClient::connect(lockd).await;
+        client.unwrap().register(request).await.unwrap();
+    });
 }

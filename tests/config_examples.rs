@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringfence::config::{Mode, ProxyConfig, TicketSource, TruncatedBody, Trust};
-use ringfence::protocol::{Classified, Head, Kind, Listener};
+use ringfence::protocol::etcd::method::find;
+use ringfence::protocol::{Classified, EtcdRules, Fields, Head, Kind, Listener};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("proxy-config")
@@ -19,7 +20,7 @@ fn locks(listener: &Listener, method: &str, target: &str) -> (Kind, Vec<String>)
         method,
         target: target.as_bytes(),
         authority: None,
-        headers: &[],
+        headers: Fields::Pairs(&[]),
     };
     match listener.classify(&head) {
         Ok(Classified::Ready(class)) => (
@@ -43,7 +44,7 @@ fn every_example_is_taken() {
         names.push(name);
     }
     names.sort();
-    assert_eq!(names, ["http.toml", "s3.toml"]);
+    assert_eq!(names, ["etcd.toml", "http.toml", "s3.toml"]);
 }
 
 #[test]
@@ -106,4 +107,40 @@ fn the_s3_example_says_what_its_comments_say() {
     let patterns = rules.lock_patterns();
     let patterns: Vec<_> = patterns.iter().map(|pattern| pattern.as_str()).collect();
     assert_eq!(patterns, ["day/*", "ledger"]);
+}
+
+#[test]
+fn the_etcd_example_says_what_its_comments_say() {
+    let config = example("etcd.toml");
+    let [listener] = &config.listeners[..] else {
+        panic!("one listener")
+    };
+    assert_eq!(
+        (listener.listen.port(), listener.upstream.port),
+        (2389, 2379)
+    );
+    assert_eq!(listener.in_doubt_hold, Duration::ZERO);
+    let Listener::Etcd(rules) = &listener.rules else {
+        panic!("rules of etcd")
+    };
+    // What the example writes out is what holds without it.
+    let default = EtcdRules::default();
+    assert_eq!(rules.keys, default.keys);
+    assert_eq!(rules.keyless_writes, default.keyless_writes);
+    assert_eq!(rules.leased_writes, default.leased_writes);
+    let put = |key: &str| {
+        // `PutRequest.key`: a field of bytes with the number 1.
+        let message = [&[0x0a, key.len() as u8], key.as_bytes()].concat();
+        let call = rules
+            .classify(find("/etcdserverpb.KV/Put"), &message)
+            .unwrap();
+        call.locks
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(put("job/7/state"), one("job/7"));
+    assert_eq!(put("queue:a:1"), one("queue/a"));
+    assert_eq!(put("config/leader"), one("leader"));
+    assert!(put("config/other").is_empty());
 }

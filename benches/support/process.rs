@@ -52,6 +52,21 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Resident memory of the process and its children, in KiB (VmRSS of proc_pid_status(5)).
+    #[allow(dead_code, reason = "each bench uses its own part of the support code")]
+    pub fn resident_kib(&self) -> f64 {
+        let own = self.0.id();
+        let resident = |pid: u32| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let line = status.lines().find_map(|it| it.strip_prefix("VmRSS:"))?;
+            line.trim().split(' ').next()?.parse::<f64>().ok()
+        };
+        let all = std::iter::once(own).chain(children(own));
+        all.filter_map(resident).sum()
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // Children first: nginx's worker would outlive a killed master.

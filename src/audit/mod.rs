@@ -1,5 +1,6 @@
 //! Audit: each refusal becomes one line of JSON in `data_dir/audit/*.jsonl`.
 //!
+//! - [`acts`]: what operators did, on disk before it is done.
 //! - [`record`]: what a line may say. Pure.
 //! - [`writer`]: the bounded queue, and the thread that writes it to files.
 //! - `log`, `files`: the files, their names, their rotation.
@@ -12,6 +13,7 @@
 //! Left to others: deciding what is refused (`proxy`), who may reach the admin port (network
 //! policy). Queries and the chaining of lines come later, as modules next to these.
 
+pub mod acts;
 mod files;
 mod log;
 pub mod record;

@@ -221,7 +221,7 @@ pub(super) fn utc(unix_ms: u64) -> OffsetDateTime {
 }
 
 /// Always with milliseconds and `Z`, so that lines sort by their text (RFC 3339 section 5.1).
-fn rfc3339(unix_ms: u64) -> String {
+pub(super) fn rfc3339(unix_ms: u64) -> String {
     let at = utc(unix_ms);
     format!(
         "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",

@@ -1,10 +1,11 @@
 //! The audit writer: a bounded queue in front of a thread that writes lines to files.
 //!
 //! The request path only ever tries to enqueue. A record that finds the queue full, or that the
-//! disk does not take, is counted in [`DROPPED_TOTAL`], and the next line that can be written says
-//! how many were lost. Each batch is handed to the kernel as soon as it is written; it is synced to
-//! disk when its file ends and at shutdown, so that a crash of the machine (not of the process) may
-//! lose the last lines. A refused write changed nothing, so this loses evidence, never data.
+//! disk does not take, is counted in [`telemetry::AUDIT_DROPPED`], and the next line that can be
+//! written says how many were lost. Each batch is handed to the kernel as soon as it is written; it
+//! is synced to disk when its file ends and at shutdown, so that a crash of the machine (not of the
+//! process) may lose the last lines. A refused write changed nothing, so this loses evidence, never
+//! data.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,19 +13,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use time::Date;
 use tokio::sync::watch;
 
+use crate::clock;
+use crate::telemetry;
+
 use super::log::Log;
 use super::record::{LINE_BYTES_MAX, Record, utc, write_loss_line};
-
-/// Counter: records that are in no file, because the queue or the disk was full.
-pub const DROPPED_TOTAL: &str = "ringfence_audit_dropped_total";
-
-/// Counter: refusals, by `listener`, `protocol`, `code` and `mode`, kept or dropped.
-pub const REFUSALS_TOTAL: &str = "ringfence_refusals_total";
 
 /// Records that wait for the thread.
 pub const QUEUE_RECORDS_MAX: usize = 4096;
@@ -103,7 +101,7 @@ impl AuditWriter {
         };
         std::fs::create_dir_all(dir).map_err(failed)?;
         let mut log = Log::new(dir.into(), limits.file_bytes_max, limits.files_max);
-        log.prepare(utc(unix_ms_now()).date()).map_err(failed)?;
+        log.prepare(utc(clock::unix_ms()).date()).map_err(failed)?;
 
         let (queue, records) = sync_channel(limits.queue_records_max);
         let (batches, batches_seen) = watch::channel(0);
@@ -111,7 +109,7 @@ impl AuditWriter {
             dir: dir.into(),
             queue: queue.clone(),
             lost: AtomicU64::new(0),
-            dropped: metrics::counter!(DROPPED_TOTAL),
+            dropped: metrics::counter!(telemetry::AUDIT_DROPPED),
             batches: batches_seen,
         });
         let batch_bytes_max = usize::try_from(limits.file_bytes_max)
@@ -141,7 +139,7 @@ impl AuditWriter {
     /// Counts the refusal and hands its record to the thread. Never blocks.
     pub fn record(&self, record: Record) {
         metrics::counter!(
-            REFUSALS_TOTAL,
+            telemetry::REFUSALS,
             "listener" => record.listener.as_str().to_owned(),
             "protocol" => record.protocol,
             "code" => record.code,
@@ -220,7 +218,7 @@ impl Work {
                 Ok(Message::Record(record)) => self.gather(&record),
                 Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    self.begin_batch(unix_ms_now());
+                    self.begin_batch(clock::unix_ms());
                     self.flush();
                     continue;
                 }
@@ -231,7 +229,7 @@ impl Work {
                 break;
             }
         }
-        self.begin_batch(unix_ms_now());
+        self.begin_batch(clock::unix_ms());
         self.flush();
         if let Err(error) = self.log.sync() {
             tracing::error!(%error, "audit files may lack their last lines after a power cut");
@@ -309,13 +307,6 @@ impl Work {
             _ => {}
         }
     }
-}
-
-fn unix_ms_now() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -3,17 +3,15 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use tonic::transport::Endpoint;
 
 use crate::cli::{KeysCommand, KeysFolder, KeysShowArgs, Output};
-use crate::client::PATIENCE;
 use crate::config::LockdConfig;
 use crate::lockd::keys::{SigningKeys, rotate};
 use crate::proto::KeysRequest;
-use crate::proto::registry_service_client::RegistryServiceClient;
 use crate::ticket::VerifyingKey;
 
 use super::exit::{self, Failure};
+use super::registry_client;
 use super::{print_json, print_line};
 
 /// Runs one of the commands.
@@ -60,41 +58,13 @@ fn print_key(key: &VerifyingKey) -> Result<(), Failure> {
 }
 
 async fn show(args: KeysShowArgs) -> Result<u8, Failure> {
-    let mut failure = None;
-    for address in &args.lockd.endpoints {
-        match ask(address).await {
-            Ok(keys) => return print_keys(&keys, args.output.output),
-            Err(error) => failure = Some(error),
-        }
-    }
-    Err(failure.unwrap_or_else(|| Failure::new(exit::USAGE, "no address of a lock service")))
-}
-
-async fn ask(address: &str) -> Result<Vec<crate::proto::PublicKey>, Failure> {
-    let unreachable = |error: &dyn std::fmt::Display| {
-        Failure::new(
-            exit::UNREACHABLE,
-            format!("no lock service answers at {address}: {error}"),
-        )
-    };
-    let endpoint = Endpoint::from_shared(address.to_owned()).map_err(|error| {
-        Failure::new(
-            exit::USAGE,
-            format!("not the address of a lock service: {address} ({error})"),
-        )
-    })?;
-    let endpoint = endpoint.connect_timeout(PATIENCE).timeout(PATIENCE);
-    let channel = endpoint
-        .connect()
-        .await
-        .map_err(|error| unreachable(&error))?;
-    let keys = RegistryServiceClient::new(channel)
-        .keys(KeysRequest {})
-        .await;
-    Ok(keys
-        .map_err(|status| unreachable(&status.message()))?
+    let mut registry = registry_client::connect(&args.lockd.endpoints).await?;
+    let answer = registry.keys(KeysRequest {}).await;
+    let keys = answer
+        .map_err(|status| registry_client::refused(&status))?
         .into_inner()
-        .keys)
+        .keys;
+    print_keys(&keys, args.output.output)
 }
 
 fn print_keys(keys: &[crate::proto::PublicKey], output: Output) -> Result<u8, Failure> {

@@ -12,8 +12,10 @@ mod keys;
 mod lock;
 mod lockd;
 mod locks;
+mod proxies;
 mod proxy;
 mod proxy_client;
+mod registry_client;
 mod seal;
 mod signals;
 
@@ -62,6 +64,7 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Show(args) => locks::show(args).await,
         Command::Watch(args) => locks::watch(args).await,
         Command::Seal(args) => seal::run(args).await,
+        Command::Proxies(command) => proxies::run(command).await,
         Command::Audit(AuditCommand::Tail(args)) => audit::tail(args).await,
         Command::Keys(command) => keys::run(command).await,
         Command::Lockd(args) => lockd::run(args).await,

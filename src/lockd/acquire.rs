@@ -9,10 +9,11 @@
 //! the queue ([`super::place`]).
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::clock;
 use crate::lock_name::LockName;
 use crate::lockd::Core;
 use crate::lockd::place::{Joining, Place};
@@ -236,7 +237,7 @@ fn grant(core: &Core, place: Place, wanted: &Wanted, scope: SealScope) -> Grante
         token: entry.token,
         holder: cut(&wanted.holder, TICKET_HOLDER_BYTES_MAX).to_owned(),
         session: entry.session.to_string(),
-        issued_unix_ms: unix_ms(),
+        issued_unix_ms: clock::unix_ms(),
         seal: scope,
     };
     let ticket = core.keys.current().signing.sign_ticket(&ticket);
@@ -249,12 +250,6 @@ fn grant(core: &Core, place: Place, wanted: &Wanted, scope: SealScope) -> Grante
 
 fn cut(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_millis() as u64)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::lockd::Limits;
 use crate::lockd::status::Error;
 use crate::queue::{self, Changes, Held, Mirror, Page, Verdict, WaitId};
 use crate::store::{self, Store};
+use crate::telemetry;
 use crate::token::Token;
 
 /// Changes that are kept for a slow reader of a watch; behind that it gets the newest state only.
@@ -155,7 +156,7 @@ impl Dispatch {
             let mut changes = Changes::default();
             for event in turn.drain(..) {
                 if matches!(event, store::Event::Reset) {
-                    metrics::counter!(super::WATCH_RESETS).increment(1);
+                    metrics::counter!(telemetry::WATCH_RESETS).increment(1);
                 }
                 let of_event = inner.mirror.apply(translate(event));
                 // Before the next event: each change is told to those who watch.

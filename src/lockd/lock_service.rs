@@ -25,6 +25,7 @@ use crate::proto::{
 };
 use crate::queue::Held;
 use crate::store::{Remove, SessionId};
+use crate::telemetry;
 use crate::token::Token;
 
 /// Renewals of one stream that are with the store at the same time.
@@ -105,7 +106,7 @@ impl LockService for Locks {
         let started = Instant::now();
         let outcome = acquire::acquire(&self.0, wanted).await;
         let word = outcome.as_ref().map_or_else(Error::reason, |_| "granted");
-        metrics::histogram!(super::ACQUIRE_SECONDS, "outcome" => word)
+        metrics::histogram!(telemetry::ACQUIRE_SECONDS, "outcome" => word)
             .record(started.elapsed().as_secs_f64());
         let granted = outcome?;
         let token = granted.token.get();
@@ -136,7 +137,7 @@ impl LockService for Locks {
             };
             self.0.remove(remove).await.map_err(Error::Store)?.removed
         };
-        metrics::counter!(super::RELEASES, "released" => if released { "yes" } else { "no" })
+        metrics::counter!(telemetry::RELEASES, "released" => if released { "yes" } else { "no" })
             .increment(1);
         Ok(Response::new(ReleaseResponse { released }))
     }

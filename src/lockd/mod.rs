@@ -38,15 +38,6 @@ pub use settings::{Limits, Settings};
 
 use crate::store::Store;
 
-/// Histogram: seconds of each Acquire, by `outcome`.
-pub const ACQUIRE_SECONDS: &str = "ringfence_lockd_acquire_seconds";
-/// Histogram: seconds of each round of seal orders to the proxies of a lock.
-pub const SEAL_SECONDS: &str = "ringfence_lockd_seal_seconds";
-/// Counter: releases, by whether there was such a grant.
-pub const RELEASES: &str = "ringfence_lockd_releases_total";
-/// Counter: how often the store's watch started from its whole state.
-pub const WATCH_RESETS: &str = "ringfence_lockd_watch_resets_total";
-
 /// What the parts of a lockd share.
 struct Core {
     store: Arc<dyn Store>,

@@ -1,10 +1,14 @@
 //! RegistryService: the set of proxies, the public keys, and the floors of locks that a proxy does
 //! not know.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
 
+use crate::audit::Excerpt;
+use crate::audit::acts::{Act, Acts};
+use crate::clock;
 use crate::lockd::Core;
 use crate::lockd::input;
 use crate::lockd::proxies::Proxy;
@@ -34,6 +38,28 @@ impl Registry {
             core,
             turn: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Puts an operator's act on disk, before it is done.
+    async fn record(
+        &self,
+        instance: &str,
+        reason: &str,
+        client: Option<SocketAddr>,
+    ) -> Result<(), Error> {
+        let act = Act {
+            unix_ms: clock::unix_ms(),
+            act: "unregister",
+            subject: Excerpt::new(instance),
+            reason: Excerpt::new(reason),
+            client,
+        };
+        let acts = Acts::in_folder(&self.core.settings.audit_dir);
+        tokio::task::spawn_blocking(move || acts.record(&act))
+            .await
+            .map_err(std::io::Error::other)
+            .and_then(|recorded| recorded)
+            .map_err(|error| Error::NotRecorded(error.to_string()))
     }
 }
 
@@ -119,6 +145,7 @@ impl RegistryService for Registry {
         &self,
         request: Request<UnregisterRequest>,
     ) -> Result<Response<UnregisterResponse>, Status> {
+        let client = request.remote_addr();
         let request = request.into_inner();
         input::instance(&request.instance)?;
         let reason = input::reason(request.reason)?;
@@ -136,6 +163,7 @@ impl RegistryService for Registry {
         {
             return Err(Error::NoSuchProxy(request.instance).into());
         }
+        self.record(&request.instance, &reason, client).await?;
         self.core
             .proxies
             .remove(&request.instance)

@@ -18,6 +18,7 @@ use crate::lockd::fence::{Answer, highest_seen};
 use crate::lockd::place::Place;
 use crate::lockd::proxies::Proxy;
 use crate::store::{Remove, StoreError};
+use crate::telemetry;
 use crate::ticket::{Action, Order, SealScope};
 use crate::token::Token;
 
@@ -108,7 +109,7 @@ async fn seal_once(core: &Core, place: &Place) -> Result<Round, Unsealed> {
         .fences
         .order(&proxies, &order, &keys.signing, timeout)
         .await;
-    metrics::histogram!(super::SEAL_SECONDS).record(started.elapsed().as_secs_f64());
+    metrics::histogram!(telemetry::SEAL_SECONDS).record(started.elapsed().as_secs_f64());
 
     // The read that decides: whatever the proxies said, only a grant that is alive and first now
     // gets a ticket.

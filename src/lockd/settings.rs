@@ -1,5 +1,6 @@
 //! What an operator may set of a lock service.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::{self, SealConfig, SealMode};
@@ -8,6 +9,8 @@ use crate::lock_name::LockName;
 /// Settings of a lockd, apart from its store, keys and listener.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Folder of the file of what operators did.
+    pub audit_dir: PathBuf,
     /// How grants are sealed; the first pattern that matches a lock decides. Without one the seal
     /// is required wherever a registered proxy guards the lock. `best-effort` gives up promises 1
     /// to 3 of the contract across proxies; tickets say which were reached.
@@ -33,6 +36,7 @@ impl Default for Settings {
 impl From<&config::LockdConfig> for Settings {
     fn from(file: &config::LockdConfig) -> Settings {
         Settings {
+            audit_dir: file.data_dir.join("audit"),
             seals: file.seals.clone(),
             session_ttl_min: file.session_ttl_min,
             session_ttl_max: file.session_ttl_max,

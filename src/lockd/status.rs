@@ -94,6 +94,9 @@ pub enum Error {
     /// No proxy has this name.
     #[error("proxy {0:?} is not registered")]
     NoSuchProxy(String),
+    /// An operator's act that could not be put on disk, and was not done.
+    #[error("not done, since it cannot be recorded: {0}")]
+    NotRecorded(String),
     /// An operator's act without what it requires.
     #[error("refused: {0}")]
     Refused(&'static str),
@@ -122,6 +125,7 @@ impl Error {
             Error::NotSealed { .. } => (Code::Unavailable, "not-sealed"),
             Error::NotClosed { .. } => (Code::Unavailable, "not-closed"),
             Error::TooMany { .. } => (Code::ResourceExhausted, "limit"),
+            Error::NotRecorded(_) => (Code::Unavailable, "not-recorded"),
             Error::NoSuchProxy(_) => (Code::NotFound, "no-such-proxy"),
             Error::ShuttingDown => (Code::Unavailable, "shutting-down"),
             Error::NotSynced => (Code::Unavailable, "not-synced"),

@@ -5,6 +5,7 @@
 //! `Host`, and no name for the ticket's header but the right one. It leaves to the proxy what a
 //! parsed head no longer shows: bare LF, spaces before a colon, the bytes of trailers.
 
+use super::http::frame::Line;
 use super::refusal::Refusal;
 use super::tickets;
 
@@ -18,23 +19,20 @@ pub struct Head<'h> {
     /// HTTP/2's `:authority`; `None` on HTTP/1, where `Host` tells.
     pub authority: Option<&'h str>,
     /// The header fields in their order, repeated ones included.
-    pub headers: &'h [(&'h str, &'h [u8])],
+    pub headers: Fields<'h>,
+}
+
+/// Header fields: names, which may have any case, and values.
+#[derive(Clone, Copy, Debug)]
+pub enum Fields<'h> {
+    /// As pairs.
+    Pairs(&'h [(&'h str, &'h [u8])]),
+    /// As the lines of a head with these bytes.
+    Lines(&'h [u8], &'h [Line]),
 }
 
 /// The header that carries tickets, in lower case.
 pub const TICKET_HEADER: &str = "fencing-token";
-
-/// Fields that end at each hop (RFC 9110 7.6.1), and `http2-settings`, which goes with `upgrade:
-/// h2c` (RFC 7540 3.2.1).
-const HOP_BY_HOP: [&str; 7] = [
-    "connection",
-    "http2-settings",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// Fields that say what the request is: `Connection` must not name them away (RFC 9110 7.6.1).
 const NEVER_HOP_BY_HOP: [&str; 4] = ["content-length", "content-type", "host", TICKET_HEADER];
@@ -69,8 +67,19 @@ pub(super) fn scan<'h>(head: &Head<'h>) -> Result<Facts<'h>, Refusal> {
         ));
     }
     let mut facts = Facts::default();
-    for &(name, value) in head.headers {
-        scan_field(&mut facts, name, value)?;
+    match head.headers {
+        Fields::Pairs(pairs) => {
+            for &(name, value) in pairs {
+                check_field(name, value)?;
+                note_field(&mut facts, name.as_bytes(), value)?;
+            }
+        }
+        // Checked when they were read.
+        Fields::Lines(bytes, lines) => {
+            for line in lines {
+                note_field(&mut facts, line.name(bytes), line.value(bytes))?;
+            }
+        }
     }
     if facts.content_lengths > 0 && facts.transfer_encodings > 0 {
         // RFC 9112 6.3: the two together are an attempt to smuggle.
@@ -84,7 +93,7 @@ pub(super) fn scan<'h>(head: &Head<'h>) -> Result<Facts<'h>, Refusal> {
     Ok(facts)
 }
 
-fn scan_field<'h>(facts: &mut Facts<'h>, name: &'h str, value: &'h [u8]) -> Result<(), Refusal> {
+fn check_field(name: &str, value: &[u8]) -> Result<(), Refusal> {
     if !is_token(name) {
         return Err(Refusal::malformed("a header's name is not a token"));
     }
@@ -95,6 +104,10 @@ fn scan_field<'h>(facts: &mut Facts<'h>, name: &'h str, value: &'h [u8]) -> Resu
             name.to_ascii_lowercase()
         )));
     }
+    Ok(())
+}
+
+fn note_field<'h>(facts: &mut Facts<'h>, name: &[u8], value: &'h [u8]) -> Result<(), Refusal> {
     // By length first: most fields are decided by one comparison.
     match name.len() {
         2 if same(name, "te") => {}
@@ -118,7 +131,7 @@ fn scan_field<'h>(facts: &mut Facts<'h>, name: &'h str, value: &'h [u8]) -> Resu
             facts.tickets = tickets::parse(value)?;
         }
         // CGI and its heirs read `_` and `-` alike: the backend could take what we do not see.
-        13 if is_ticket_name(name.as_bytes()) => {
+        13 if is_ticket_name(name) => {
             return Err(Refusal::invalid(
                 "the ticket's header is spelled `Fencing-Token`",
             ));
@@ -162,18 +175,18 @@ pub fn is_ticket_name(name: &[u8]) -> bool {
     same_but_underscores(name, TICKET_HEADER)
 }
 
-fn is_method_override(name: &str) -> bool {
+fn is_method_override(name: &[u8]) -> bool {
     [
         "x-http-method",
         "x-method-override",
         "x-http-method-override",
     ]
     .iter()
-    .any(|known| same_but_underscores(name.as_bytes(), known))
+    .any(|known| same_but_underscores(name, known))
 }
 
-fn same(name: &str, known: &str) -> bool {
-    name.eq_ignore_ascii_case(known)
+fn same(name: &[u8], known: &str) -> bool {
+    name.eq_ignore_ascii_case(known.as_bytes())
 }
 
 fn same_but_underscores(name: &[u8], known: &str) -> bool {
@@ -229,43 +242,9 @@ pub(crate) fn is_token(text: &str) -> bool {
             .fold(true, |so_far, byte| so_far & TOKEN_CHARS[byte as usize])
 }
 
-/// Which header fields do not travel on: hop-by-hop ones, those that `Connection` names, and the
-/// ticket. Works on requests and on responses.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct StrippedHeaders<'h> {
-    named: Vec<&'h [u8]>,
-}
-
-impl<'h> StrippedHeaders<'h> {
-    /// Reads the `Connection` fields among these.
-    pub fn of(headers: impl IntoIterator<Item = (&'h str, &'h [u8])>) -> StrippedHeaders<'h> {
-        let connection = headers
-            .into_iter()
-            .filter(|(name, _)| same(name, "connection"));
-        let members = connection.flat_map(|(_, value)| list(value));
-        // These two are options and not names: leaving them out saves the allocation.
-        let option = |member: &&[u8]| {
-            !member.eq_ignore_ascii_case(b"keep-alive") && !member.eq_ignore_ascii_case(b"close")
-        };
-        StrippedHeaders {
-            named: members.filter(option).collect(),
-        }
-    }
-
-    /// Whether the field of this name stays behind.
-    pub fn strips(&self, name: &str) -> bool {
-        same(name, TICKET_HEADER)
-            || HOP_BY_HOP.iter().any(|known| same(name, known))
-            || self
-                .named
-                .iter()
-                .any(|named| named.eq_ignore_ascii_case(name.as_bytes()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Head, StrippedHeaders, scan};
+    use super::{Fields, Head, scan};
     use crate::protocol::refusal::{AfterRefusal, Code};
 
     fn refused(headers: &[(&str, &[u8])]) -> Option<(Code, AfterRefusal)> {
@@ -273,7 +252,7 @@ mod tests {
             method: "PUT",
             target: b"/",
             authority: None,
-            headers,
+            headers: Fields::Pairs(headers),
         };
         scan(&head)
             .err()
@@ -337,30 +316,5 @@ mod tests {
         assert_eq!(refused(&[("trailer", b"x, Fencing-Token")]), KEEPS);
         assert_eq!(refused(&[("connection", b"close, fencing-token")]), CLOSES);
         assert_eq!(refused(&[("connection", b"Host")]), CLOSES);
-    }
-
-    #[test]
-    fn hop_by_hop_fields_and_the_ticket_stay_behind() {
-        let headers: [(&str, &[u8]); 2] = [("Connection", b"keep-alive, X-Mine"), ("x-mine", b"1")];
-        let stripped = StrippedHeaders::of(headers);
-        for name in [
-            "connection",
-            "X-MINE",
-            "te",
-            "Upgrade",
-            "Fencing-Token",
-            "keep-alive",
-        ] {
-            assert!(stripped.strips(name), "{name}");
-        }
-        for name in [
-            "host",
-            "authorization",
-            "x-other",
-            "trailer",
-            "content-length",
-        ] {
-            assert!(!stripped.strips(name), "{name}");
-        }
     }
 }

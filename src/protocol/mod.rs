@@ -8,6 +8,8 @@
 //! a write that a rule could cover under any reading of its address is never passed as uncovered.**
 //! Where two readings of an address disagree, the write is refused as unclassified.
 
+pub mod etcd;
+pub mod grpc;
 pub mod head;
 pub mod http;
 pub mod pattern;
@@ -21,7 +23,8 @@ mod readings;
 
 use crate::lock_name::{LockName, LockPattern};
 
-pub use head::{Head, StrippedHeaders};
+pub use etcd::EtcdRules;
+pub use head::{Fields, Head};
 pub use http::HttpRules;
 pub use refusal::{AfterRefusal, Code, Outcome, Refusal, RefusalReply};
 pub use s3::{PendingBody, S3Rules};
@@ -78,6 +81,8 @@ pub enum Listener {
     Http(HttpRules),
     /// An S3 backend whose clients sign for it (pass-through).
     S3(S3Rules),
+    /// etcd, over gRPC: its requests are classified by [`EtcdRules::classify`].
+    Etcd(EtcdRules),
 }
 
 impl Listener {
@@ -86,6 +91,7 @@ impl Listener {
         match self {
             Listener::Http(rules) => rules.classify(head).map(Classified::Ready),
             Listener::S3(rules) => rules.classify(head),
+            Listener::Etcd(_) => Err(not_http()),
         }
     }
 
@@ -98,6 +104,7 @@ impl Listener {
         match self {
             Listener::S3(rules) => rules.classify_body(pending, body),
             Listener::Http(_) => Err(Refusal::unclassified("this protocol asks for no body")),
+            Listener::Etcd(_) => Err(not_http()),
         }
     }
 
@@ -105,7 +112,8 @@ impl Listener {
     /// target as it came: S3 names it as the resource.
     pub fn refusal_reply(&self, refusal: &Refusal, target: &[u8]) -> RefusalReply {
         match self {
-            Listener::Http(_) => http::refusal_reply(refusal),
+            // What is no gRPC gets the plain form.
+            Listener::Http(_) | Listener::Etcd(_) => http::refusal_reply(refusal),
             Listener::S3(_) => s3::refusal_reply(refusal, target),
         }
     }
@@ -115,6 +123,11 @@ impl Listener {
         match self {
             Listener::Http(rules) => rules.lock_patterns(),
             Listener::S3(rules) => rules.lock_patterns(),
+            Listener::Etcd(rules) => rules.lock_patterns(),
         }
     }
+}
+
+fn not_http() -> Refusal {
+    Refusal::unclassified("this listener speaks gRPC")
 }

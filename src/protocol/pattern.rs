@@ -120,7 +120,7 @@ pub struct Captures<'a> {
 }
 
 impl<'a> Captures<'a> {
-    fn push(&mut self, text: &'a str) {
+    pub(super) fn push(&mut self, text: &'a str) {
         // Patterns with more captures do not compile.
         if let Some(slot) = self.texts.get_mut(self.len) {
             *slot = text;

@@ -11,7 +11,7 @@ use proptest::sample::select;
 
 use super::http::{HttpRule, HttpRules};
 use super::s3::{S3Rule, S3Rules};
-use super::{Classified, Code, Head, Listener, Refusal, Unmatched};
+use super::{Classified, Code, Fields, Head, Listener, Refusal, Unmatched};
 use crate::lock_name::LockName;
 
 /// How a backend reads a path. Each true switch is a step that it takes.
@@ -127,7 +127,7 @@ fn outcome(listener: &Listener, target: &str) -> Result<Vec<LockName>, Code> {
         method: "PUT",
         target: target.as_bytes(),
         authority: None,
-        headers: &[],
+        headers: Fields::Pairs(&[]),
     };
     match listener.classify(&head) {
         Ok(Classified::Ready(class)) => Ok(class.locks),
@@ -327,7 +327,7 @@ fn classify_anything(
         method,
         target,
         authority: None,
-        headers,
+        headers: Fields::Pairs(headers),
     };
     let one = |listener: Listener| {
         let refusal = match listener.classify(&head) {

@@ -16,10 +16,8 @@ use tokio::time::Instant;
 use super::gates::Entry;
 use crate::gate::{Permit, Revoked, Stage};
 use crate::protocol::Refusal;
+use crate::telemetry;
 use crate::token::Token;
-
-/// Gauge: writes whose outcome is not known and whose hold is not over.
-pub const IN_DOUBT: &str = "ringfence_in_doubt";
 
 /// Most doubts at a time. Beyond it no write is admitted: the backend keeps losing them.
 pub const DOUBTS_MAX: usize = 1_000_000;
@@ -46,7 +44,7 @@ impl Doubts {
     /// Has the doubt resolved at this time.
     pub fn add(&self, entry: Arc<Entry>, token: u64, at: Instant) {
         entry.note_doubt_until(at);
-        metrics::gauge!(IN_DOUBT).increment(1);
+        metrics::gauge!(telemetry::IN_DOUBT).increment(1);
         let mut due = self.lock();
         let is_first = due.peek().is_none_or(|first| at < first.0.at);
         due.push(Reverse(Due { at, token, entry }));
@@ -82,7 +80,7 @@ impl Doubts {
             while let Some(due) = self.take_due(Instant::now()) {
                 due.entry.gate().resolve_doubt(due.token);
                 due.entry.pump();
-                metrics::gauge!(IN_DOUBT).decrement(1);
+                metrics::gauge!(telemetry::IN_DOUBT).decrement(1);
             }
         }
     }

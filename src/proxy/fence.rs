@@ -3,7 +3,7 @@
 //! Authority is a ticket or an order that lockd signed, never a bare integer. A seal answers when
 //! nothing older can be applied through this proxy any more.
 
-mod status;
+pub(in crate::proxy) mod status;
 
 use std::time::Duration;
 

@@ -10,6 +10,7 @@
 //! take effect leave only after its release.
 
 pub mod doubts;
+pub mod etcd;
 pub mod fence;
 pub mod gates;
 pub mod registry;
@@ -20,6 +21,6 @@ mod start;
 pub mod tickets;
 pub mod upstream;
 pub mod watermarks;
-pub mod withheld;
+pub mod wire;
 
 pub use start::{Health, Options, Proxy, StartError, start};

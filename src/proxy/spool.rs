@@ -3,16 +3,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, SizeHint};
 use tokio::fs::File;
-use tokio::io::{AsyncRead, AsyncSeekExt, AsyncWriteExt, ReadBuf};
-
-use super::upstream::BodyError;
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
 /// How much of a file is read at a time, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -22,7 +15,7 @@ pub struct Spool {
     dir: PathBuf,
     memory_bytes_max: usize,
     length: u64,
-    memory: BytesMut,
+    memory: Vec<u8>,
     file: Option<File>,
 }
 
@@ -33,7 +26,7 @@ impl Spool {
             dir: dir.into(),
             memory_bytes_max,
             length: 0,
-            memory: BytesMut::new(),
+            memory: vec![],
             file: None,
         }
     }
@@ -49,7 +42,6 @@ impl Spool {
         if let Some(file) = &mut self.file {
             return file.write_all(bytes).await;
         }
-        // Copied: a slice of the connection's read buffer would keep the whole of it.
         self.memory.extend_from_slice(bytes);
         if self.length > self.memory_bytes_max as u64 {
             self.move_to_file().await?;
@@ -71,102 +63,120 @@ impl Spool {
         self.file.is_some()
     }
 
-    /// All of its bytes. For bodies that are bounded by what memory can take.
-    pub async fn read_whole(self) -> Result<Bytes, BodyError> {
-        Ok(self.finish().await?.collect().await?.to_bytes())
-    }
-
     /// The whole body, to be read from its start.
     pub async fn finish(mut self) -> io::Result<HeldBody> {
         let source = match self.file.take() {
-            None => Source::Memory(self.memory.freeze()),
+            None => Source::Memory(self.memory),
             Some(mut file) => {
                 file.flush().await?;
                 file.rewind().await?;
-                Source::File(Box::new(file))
+                Source::File {
+                    file: Box::new(file),
+                    chunk: vec![],
+                }
             }
         };
         Ok(HeldBody {
+            length: self.length,
             left: self.length,
             source,
+            trailers: vec![],
         })
     }
 }
 
 /// A whole body, of known length.
+#[derive(Debug)]
 pub struct HeldBody {
+    length: u64,
     left: u64,
     source: Source,
+    /// The lines of its trailer section.
+    trailers: Vec<u8>,
 }
 
+#[derive(Debug)]
 enum Source {
-    Memory(Bytes),
-    File(Box<File>),
+    Memory(Vec<u8>),
+    File { file: Box<File>, chunk: Vec<u8> },
 }
 
 impl HeldBody {
-    /// Whether there is no byte.
-    pub fn is_empty(&self) -> bool {
-        self.left == 0
+    /// Its length in bytes, without the trailers.
+    pub fn length(&self) -> u64 {
+        self.length
     }
-}
 
-impl From<Bytes> for HeldBody {
-    fn from(bytes: Bytes) -> HeldBody {
-        HeldBody {
-            left: bytes.len() as u64,
-            source: Source::Memory(bytes),
+    /// The lines of its trailer section.
+    pub fn trailers(&self) -> &[u8] {
+        &self.trailers
+    }
+
+    /// The same body with these trailers.
+    pub fn with_trailers(self, trailers: Vec<u8>) -> HeldBody {
+        HeldBody { trailers, ..self }
+    }
+
+    /// All of its bytes, if they are in memory and no more than this.
+    pub fn take_short(&mut self, bytes_max: usize) -> Option<Vec<u8>> {
+        match &mut self.source {
+            Source::Memory(bytes) if bytes.len() <= bytes_max => {
+                self.left = 0;
+                Some(std::mem::take(bytes))
+            }
+            Source::Memory(_) | Source::File { .. } => None,
         }
     }
-}
 
-impl Body for HeldBody {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let me = self.get_mut();
-        if me.left == 0 {
-            return Poll::Ready(None);
+    /// All of its bytes. For bodies that are bounded by what memory can take.
+    pub async fn read_whole(mut self) -> io::Result<Vec<u8>> {
+        let mut whole = vec![];
+        loop {
+            match self.next().await? {
+                [] => return Ok(whole),
+                bytes => whole.extend_from_slice(bytes),
+            }
         }
-        let bytes = match &mut me.source {
-            Source::Memory(bytes) => std::mem::take(bytes),
-            Source::File(file) => ready!(poll_chunk(file, cx))?,
+    }
+
+    /// The next bytes; empty at the end.
+    pub async fn next(&mut self) -> io::Result<&[u8]> {
+        if self.left == 0 {
+            return Ok(&[]);
+        }
+        let bytes = match &mut self.source {
+            Source::Memory(bytes) => bytes,
+            Source::File { file, chunk } => {
+                chunk.resize(CHUNK_BYTES, 0);
+                let read = file.read(chunk).await?;
+                chunk.truncate(read);
+                chunk
+            }
         };
         if bytes.is_empty() {
-            return Poll::Ready(Some(Err(
-                "the spooled body is shorter than what was written".into(),
-            )));
+            return Err(io::Error::other(
+                "the spooled body is shorter than what was written",
+            ));
         }
-        me.left = me.left.saturating_sub(bytes.len() as u64);
-        Poll::Ready(Some(Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.left == 0
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
+        self.left = self.left.saturating_sub(bytes.len() as u64);
+        Ok(bytes)
     }
 }
 
-fn poll_chunk(file: &mut File, cx: &mut Context<'_>) -> Poll<io::Result<Bytes>> {
-    let mut chunk = BytesMut::zeroed(CHUNK_BYTES);
-    let mut buf = ReadBuf::new(&mut chunk);
-    ready!(Pin::new(file).poll_read(cx, &mut buf))?;
-    let filled = buf.filled().len();
-    chunk.truncate(filled);
-    Poll::Ready(Ok(chunk.freeze()))
+impl From<Vec<u8>> for HeldBody {
+    fn from(bytes: Vec<u8>) -> HeldBody {
+        HeldBody {
+            length: bytes.len() as u64,
+            left: bytes.len() as u64,
+            source: Source::Memory(bytes),
+            trailers: vec![],
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Spool;
-    use http_body_util::BodyExt;
 
     #[tokio::test]
     async fn a_body_comes_back_whole_from_memory_and_from_disk() {
@@ -177,14 +187,7 @@ mod tests {
                 spool.push(&vec![i as u8; chunk]).await.unwrap();
             }
             assert_eq!(spool.is_on_disk(), chunk * count > 4096);
-            let body = spool
-                .finish()
-                .await
-                .unwrap()
-                .collect()
-                .await
-                .unwrap()
-                .to_bytes();
+            let body = spool.finish().await.unwrap().read_whole().await.unwrap();
             assert_eq!(body.len(), chunk * count);
             assert!(
                 body.chunks(chunk)

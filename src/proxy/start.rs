@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use super::etcd::{self, Floors};
 use super::fence::Fence;
 use super::gates::{Gates, Holds};
 use super::registry::{InvalidLockd, Registry, Ring, Standing};
@@ -25,6 +26,7 @@ use crate::config::{
 };
 use crate::lock_name::LockPattern;
 use crate::proto::RegisterRequest;
+use crate::protocol::Listener;
 use crate::ticket::KeyRing;
 
 /// How long a gate stays in memory unused.
@@ -104,8 +106,9 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     // First: a port that is taken must not leave a store behind that `--init` then finds.
     let sockets = bind_all(&config, threads.unwrap_or(1))?;
     let patterns = patterns(&config, |_| true);
-    let opening = opening(&config, options.init);
+    let opening = opening(&config, options.init, &patterns);
     let (watermarks, thread, start) = Watermarks::open(&config.data_dir, opening)?;
+    let patterns = registered(&start, patterns);
     let spool_dir = config.data_dir.join("spool");
     std::fs::create_dir_all(&spool_dir).map_err(|source| StartError::Resource {
         what: spool_dir.clone(),
@@ -118,20 +121,26 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         .iter()
         .map(|it| (it.rules.lock_patterns(), it.in_doubt_hold));
     let holds = Holds::new(holds.collect());
-    let gates = Gates::new(watermarks, start.clone(), holds, registry.clone());
+    let floors: Vec<Arc<Floors>> = config
+        .listeners
+        .iter()
+        .filter_map(|listener| Floors::of(listener, registry.clone()))
+        .collect();
+    let gates = Gates::new(
+        watermarks,
+        start.clone(),
+        holds,
+        registry.clone(),
+        floors.clone(),
+    );
     let tickets = Tickets::new(ring, registry.clone(), config.instance.clone(), patterns);
     let tickets = Arc::new(tickets);
 
-    let mut tasks = JoinSet::new();
-    tasks.spawn(gates.doubts().clone().run());
-    tasks.spawn(gates.clone().run_eviction(IDLE_GATE_MAX));
-    if let Some(registry) = registry {
-        tasks.spawn(follow_standing(
-            registry.standing(),
-            gates.clone(),
-            start.unconfirmed,
-        ));
-        tasks.spawn(registry.run());
+    let mut tasks = spawn_tasks(&gates, registry, start.unconfirmed);
+    if options.init {
+        for floors in floors {
+            tasks.spawn(floors.make_ready());
+        }
     }
     let observed = self::patterns(&config, |mode| mode == Mode::Observe);
     let fence = Fence::new(
@@ -147,11 +156,21 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         tickets,
         audit: options.audit,
     };
-    let (listeners, entrances) = open_listeners(&shared, sockets);
+    let Opened {
+        names: listeners,
+        http,
+        etcd,
+    } = open_listeners(&shared, sockets);
     let shutdown = watch::Sender::new(false);
-    let cores = entrances
+    let http = http
         .into_iter()
-        .map(|entrances| spawn_core(entrances, &shutdown));
+        .map(|it| spawn_core(&shutdown, move |shutdown| run_core(it, shutdown, DRAIN_MAX)));
+    let etcd = etcd.into_iter().map(|it| {
+        spawn_core(&shutdown, move |shutdown| {
+            etcd::accept::run_core(it, shutdown, DRAIN_MAX)
+        })
+    });
+    let cores = http.chain(etcd);
     Ok(Proxy {
         listeners,
         gates: shared.gates.clone(),
@@ -162,6 +181,18 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         watermarks: Some(thread),
         _tasks: tasks,
     })
+}
+
+/// Doubts, eviction, registration.
+fn spawn_tasks(gates: &Gates, registry: Option<Registry>, is_new: bool) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(gates.doubts().clone().run());
+    tasks.spawn(gates.clone().run_eviction(IDLE_GATE_MAX));
+    if let Some(registry) = registry {
+        tasks.spawn(follow_standing(registry.standing(), gates.clone(), is_new));
+        tasks.spawn(registry.run());
+    }
+    tasks
 }
 
 struct Shared {
@@ -188,7 +219,7 @@ fn patterns(config: &ProxyConfig, wanted: impl Fn(Mode) -> bool) -> Vec<LockPatt
     patterns
 }
 
-fn opening(config: &ProxyConfig, init: bool) -> Opening {
+fn opening(config: &ProxyConfig, init: bool, patterns: &[LockPattern]) -> Opening {
     let registered = matches!(config.tickets, TicketSource::Lockd(_));
     let unsigned = config
         .listeners
@@ -199,7 +230,23 @@ fn opening(config: &ProxyConfig, init: bool) -> Opening {
         alone: !registered || unsigned,
         registered,
         fingerprint: fingerprint(config),
+        patterns: patterns.iter().map(|it| it.as_str().to_owned()).collect(),
     }
+}
+
+/// Those of the rules, and what the store carries over from a run that ended unclean.
+fn registered(start: &Start, mut patterns: Vec<LockPattern>) -> Vec<LockPattern> {
+    for text in &start.patterns {
+        match LockPattern::new(text) {
+            Ok(pattern) if patterns.contains(&pattern) => {}
+            Ok(pattern) => {
+                tracing::warn!(text, "still guarded: the run before ended unclean under it");
+                patterns.push(pattern);
+            }
+            Err(error) => tracing::warn!(%error, text, "a carried lock pattern is torn"),
+        }
+    }
+    patterns
 }
 
 /// Changes with what decides which writes were tracked: rules, modes, backends. A newer version of
@@ -303,16 +350,21 @@ fn bind_all(config: &ProxyConfig, threads: usize) -> Result<Vec<Sockets>, StartE
     config.listeners.iter().map(bind).collect()
 }
 
-/// The listeners' names and addresses, and what each core serves.
-fn open_listeners(
-    shared: &Shared,
-    sockets: Vec<Sockets>,
-) -> (Vec<(String, SocketAddr)>, Vec<Vec<Entrance>>) {
+/// What is open.
+#[derive(Default)]
+struct Opened {
+    /// The listeners' names and addresses.
+    names: Vec<(String, SocketAddr)>,
+    /// What each core serves of HTTP and S3, and of etcd.
+    http: Vec<Vec<Entrance>>,
+    etcd: Vec<Vec<etcd::accept::Entrance>>,
+}
+
+fn open_listeners(shared: &Shared, sockets: Vec<Sockets>) -> Opened {
     let shadows = Arc::new(Shadows::default());
-    let mut names = vec![];
-    let mut cores: Vec<Vec<Entrance>> = vec![];
+    let mut opened = Opened::default();
     for (listener, (address, sockets)) in shared.config.listeners.iter().zip(sockets) {
-        names.push((listener.name.clone(), address));
+        opened.names.push((listener.name.clone(), address));
         let room = Arc::new(Semaphore::new(listener.limits.connections_max));
         let listening = Arc::new(Listening {
             config: listener.clone(),
@@ -323,27 +375,50 @@ fn open_listeners(
             shadows: Arc::clone(&shadows),
             spool_dir: shared.spool_dir.clone(),
         });
-        cores.resize_with(cores.len().max(sockets.len()), Vec::new);
-        for (core, socket) in cores.iter_mut().zip(sockets) {
-            let (listening, room) = (Arc::clone(&listening), Arc::clone(&room));
-            core.push(Entrance {
-                socket,
-                listening,
-                room,
-            });
+        let parts = |socket| (socket, Arc::clone(&listening), Arc::clone(&room));
+        let parts = sockets.into_iter().map(parts);
+        match &listener.rules {
+            Listener::Etcd(_) => spread(&mut opened.etcd, parts, |(socket, listening, room)| {
+                etcd::accept::Entrance {
+                    socket,
+                    listening,
+                    room,
+                }
+            }),
+            Listener::Http(_) | Listener::S3(_) => {
+                spread(&mut opened.http, parts, |(socket, listening, room)| {
+                    Entrance {
+                        socket,
+                        listening,
+                        room,
+                    }
+                });
+            }
         }
     }
-    (names, cores)
+    opened
+}
+
+/// One for each core.
+fn spread<P, E>(
+    cores: &mut Vec<Vec<E>>,
+    parts: impl ExactSizeIterator<Item = P>,
+    entrance: impl Fn(P) -> E,
+) {
+    cores.resize_with(cores.len().max(parts.len()), Vec::new);
+    for (core, part) in cores.iter_mut().zip(parts) {
+        core.push(entrance(part));
+    }
 }
 
 fn spawn_core(
-    entrances: Vec<Entrance>,
     shutdown: &watch::Sender<bool>,
+    run: impl FnOnce(watch::Receiver<bool>) -> io::Result<bool> + Send + 'static,
 ) -> Result<JoinHandle<io::Result<bool>>, StartError> {
     let shutdown = shutdown.subscribe();
     std::thread::Builder::new()
         .name("proxy".into())
-        .spawn(move || run_core(entrances, shutdown, DRAIN_MAX))
+        .spawn(move || run(shutdown))
         .map_err(|source| StartError::Resource {
             what: "a thread".into(),
             source,

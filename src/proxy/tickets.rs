@@ -46,6 +46,17 @@ struct Shard {
     old: HashMap<Box<str>, Arc<Ticket>>,
 }
 
+/// The last ticket of a connection.
+#[derive(Default)]
+pub struct LastTicket(Option<Known>);
+
+struct Known {
+    text: Box<str>,
+    ticket: Arc<Ticket>,
+    /// Of the ring that verified it.
+    generation: u64,
+}
+
 /// What authorises a seal or a close.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Authority {
@@ -77,6 +88,36 @@ impl Tickets {
     /// Whether the keys are known.
     pub fn are_keys_known(&self) -> bool {
         self.ring.borrow().keys.is_some()
+    }
+
+    /// Changes with what verifies: a ticket that was verified before is to be verified again.
+    fn generation(&self) -> u64 {
+        self.ring.borrow().generation
+    }
+
+    /// As [`Tickets::verify`], where the ticket may be the one that `last` remembers: clients
+    /// present one ticket again and again.
+    pub async fn verify_again(
+        &self,
+        last: &mut LastTicket,
+        text: &str,
+        deadline: Instant,
+    ) -> Result<Arc<Ticket>, Refusal> {
+        // Read first: if it changes while the ticket is verified, that is not remembered for long.
+        let generation = self.generation();
+        if let Some(known) = &last.0
+            && known.generation == generation
+            && *known.text == *text
+        {
+            return Ok(Arc::clone(&known.ticket));
+        }
+        let ticket = self.verify(text, deadline).await?;
+        last.0 = Some(Known {
+            text: text.into(),
+            ticket: Arc::clone(&ticket),
+            generation,
+        });
+        Ok(ticket)
     }
 
     /// The ticket, if it is genuine and speaks for this proxy.
@@ -211,7 +252,7 @@ fn keys_unknown() -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::Tickets;
+    use super::{LastTicket, Tickets};
     use crate::lock_name::LockName;
     use crate::protocol::refusal::Code;
     use crate::proxy::registry::Ring;
@@ -249,9 +290,16 @@ mod tests {
         for _ in 0..3 {
             assert!(tickets.verify(&text, Instant::now()).await.is_ok());
         }
+        let mut last = LastTicket::default();
+        for _ in 0..2 {
+            let again = tickets.verify_again(&mut last, &text, Instant::now()).await;
+            assert!(again.is_ok());
+        }
         sender.send_replace(ring(2, &new));
         let refused = tickets.verify(&text, Instant::now()).await.unwrap_err();
         assert_eq!(refused.code, Code::Invalid);
+        let again = tickets.verify_again(&mut last, &text, Instant::now()).await;
+        assert_eq!(again.unwrap_err().code, Code::Invalid);
         assert!(tickets.verify(&signed(&new), Instant::now()).await.is_ok());
     }
 

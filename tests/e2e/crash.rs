@@ -67,6 +67,18 @@ async fn a_token_below_the_watermark_is_refused_at_the_first_request_after_a_kil
     );
 }
 
+/// A write whose proxy is killed before it answers.
+fn put_and_lose(url: &str, body: &str, ticket: &str) {
+    let output = std::process::Command::new("curl")
+        .args(["-s", "--noproxy", "*", "-X", "PUT", "--data-binary", body])
+        .arg("-H")
+        .arg(format!("Fencing-Token: {ticket}"))
+        .arg(url)
+        .output()
+        .unwrap();
+    assert!(!output.status.success(), "the killed proxy answered");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_killed_proxy_left_in_flight_keeps_the_lock_closed_to_newer_tokens() {
     let mut stage = stage();
@@ -75,23 +87,7 @@ async fn what_a_killed_proxy_left_in_flight_keeps_the_lock_closed_to_newer_token
     let old = a.acquire("orders", 0).await.unwrap();
     stage.origin.hold_before_apply();
     let (held_url, ticket) = (url.clone(), old.ticket.clone());
-    let lost = std::thread::spawn(move || {
-        std::process::Command::new("curl")
-            .args([
-                "-s",
-                "--noproxy",
-                "*",
-                "-X",
-                "PUT",
-                "--data-binary",
-                "late A",
-                &held_url,
-            ])
-            .arg("-H")
-            .arg(format!("Fencing-Token: {ticket}"))
-            .output()
-            .unwrap()
-    });
+    let lost = std::thread::spawn(move || put_and_lose(&held_url, "late A", &ticket));
     let origin = stage.origin.clone();
     tokio::task::spawn_blocking(move || origin.wait_until_held())
         .await
@@ -99,10 +95,7 @@ async fn what_a_killed_proxy_left_in_flight_keeps_the_lock_closed_to_newer_token
 
     stage.proxy.kill_and_restart();
     let restarted = Instant::now();
-    assert!(
-        !lost.join().unwrap().status.success(),
-        "the killed proxy answered"
-    );
+    lost.join().unwrap();
     a.close().await;
     let mut b = Holder::open(&stage.lockd, 60_000).await;
     let acquiring = tokio::spawn(async move {
@@ -123,6 +116,34 @@ async fn what_a_killed_proxy_left_in_flight_keeps_the_lock_closed_to_newer_token
     assert_eq!(get(&url, Some(&new.ticket)).body, "late A");
     assert_eq!(put(&url, "B", Some(&new.ticket)).status, 200);
     assert_eq!(stage.origin.applied(), ["/orders/1=late A", "/orders/1=B"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_taken_out_after_a_kill_guards_until_what_was_in_flight_is_over() {
+    let mut stage = stage();
+    let url = stage.proxy.url("/orders/1");
+    let mut a = Holder::open(&stage.lockd, 30_000).await;
+    let old = a.acquire("orders", 0).await.unwrap();
+    stage.origin.hold_before_apply();
+    let lost = std::thread::spawn(move || put_and_lose(&url, "late A", &old.ticket));
+    let origin = stage.origin.clone();
+    tokio::task::spawn_blocking(move || origin.wait_until_held())
+        .await
+        .unwrap();
+
+    stage
+        .proxy
+        .kill_and_restart_with("lock = \"orders\"", "lock = \"invoices\"");
+    let restarted = Instant::now();
+    lost.join().unwrap();
+    a.close().await;
+    let mut b = Holder::open(&stage.lockd, 60_000).await;
+    b.acquire("orders", 40_000).await.unwrap();
+    assert!(
+        restarted.elapsed() + Duration::from_millis(500) > HOLD,
+        "B was sealed over a write that may still land"
+    );
+    stage.origin.let_go();
 }
 
 fn token_of(applied: &str) -> u64 {

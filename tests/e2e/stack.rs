@@ -250,6 +250,16 @@ impl Proxy {
         self.process = Proxy::run(&self.config, self.listen, self.admin);
     }
 
+    /// Kills it and starts it on the same data with other text in its file.
+    pub fn kill_and_restart_with(&mut self, old: &str, new: &str) {
+        self.process.kill();
+        let text = std::fs::read_to_string(&self.config).unwrap();
+        assert!(text.contains(old), "no {old:?} in {text}");
+        std::fs::write(&self.config, text.replace(old, new)).unwrap();
+        self.start_again();
+        self.wait_until_ready();
+    }
+
     pub fn kill_and_restart(&mut self) {
         self.process.kill();
         self.start_again();

@@ -291,7 +291,7 @@ async fn the_ticket_is_stripped_and_all_else_passes_byte_for_byte() {
     for line in [
         "PUT /orders/a%20b/%41?q=%2F&&z HTTP/1.1\r\n",
         "Host: Example.COM:81\r\n",
-        "X-MiXed-CaSe: two  words\r\n",
+        "X-MiXed-CaSe:  two  words \r\n",
         "Content-Length: 1\r\n",
         "Accept: */*\r\n",
     ] {

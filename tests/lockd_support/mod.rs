@@ -106,8 +106,9 @@ pub async fn start() -> Service {
     start_with(Settings::default()).await
 }
 
-pub async fn start_with(settings: Settings) -> Service {
+pub async fn start_with(mut settings: Settings) -> Service {
     let folder = tempfile::tempdir().unwrap();
+    settings.audit_dir = folder.path().join("audit");
     let store = open_store(folder.path()).await;
     let lockd = Arc::new(serve(store, settings).await);
     let mut client = Client::connect(&lockd).await;

@@ -6,4 +6,5 @@ mod fence;
 mod lockd;
 mod streamed;
 mod support;
+mod wire;
 mod writes;

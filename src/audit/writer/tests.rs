@@ -6,7 +6,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::Value;
 
 use super::super::files;
-use super::{AuditWriter, DROPPED_TOTAL, Limits};
+use super::{AuditWriter, Limits};
 use crate::audit::record::{Excerpt, Mode, Record};
 use crate::lock_name::LockName;
 use crate::token::Token;
@@ -53,7 +53,7 @@ fn first_file(dir: &Path) -> PathBuf {
 fn dropped(metrics: &str) -> u64 {
     let line = metrics
         .lines()
-        .find_map(|line| line.strip_prefix(DROPPED_TOTAL))
+        .find_map(|line| line.strip_prefix(crate::telemetry::AUDIT_DROPPED))
         .unwrap();
     line.trim().parse().unwrap()
 }

@@ -10,7 +10,7 @@ use super::print_line;
 use super::signals::Signals;
 
 use object_store::{ACCESS_KEY, BUCKET, SECRET_KEY};
-use stack::{HTTP_LOCK, S3_LOCK, Stack, StackOptions};
+use stack::{ETCD_LOCK, HTTP_LOCK, S3_LOCK, Stack, StackOptions};
 
 /// Runs until a signal.
 pub async fn run(args: DevArgs) -> Result<u8, Failure> {
@@ -19,10 +19,12 @@ pub async fn run(args: DevArgs) -> Result<u8, Failure> {
     let options = StackOptions {
         data: args.data,
         http: args.http,
+        etcd: args.etcd,
         lockd: args.lockd_listen,
         admin: args.admin_listen,
         s3_listen: args.s3_listen,
         http_listen: args.http_listen,
+        etcd_listen: args.etcd_listen,
     };
     let stack = tokio::select! {
         stack = Stack::start(options) => stack?,
@@ -54,6 +56,9 @@ store itself   {store}   (past the proxy: nothing is fenced there)
     );
     if let Some(http) = stack.http_url() {
         text += &format!("proxy, HTTP    {http}   (writes need the lock {HTTP_LOCK})\n");
+    }
+    if let Some(etcd) = stack.etcd_url() {
+        text += &format!("proxy, etcd    {etcd}   (writes need the lock {ETCD_LOCK})\n");
     }
     text += &format!(
         r#"

@@ -18,6 +18,8 @@ use super::object_store::{BUCKET, ObjectStore};
 pub const S3_LOCK: &str = BUCKET;
 /// The lock that guards the REST service.
 pub const HTTP_LOCK: &str = "http";
+/// The lock that guards all keys of the etcd.
+pub const ETCD_LOCK: &str = "etcd";
 /// Longest wait until the proxy knows the lock service's keys.
 const READY_MAX: Duration = Duration::from_secs(20);
 /// How often it is asked.
@@ -30,6 +32,8 @@ pub struct StackOptions {
     pub data: PathBuf,
     /// A REST service to guard.
     pub http: Option<String>,
+    /// An etcd to guard.
+    pub etcd: Option<String>,
     /// Lock service, gRPC.
     pub lockd: SocketAddr,
     /// Proxy, admin.
@@ -38,6 +42,8 @@ pub struct StackOptions {
     pub s3_listen: SocketAddr,
     /// Proxy, HTTP.
     pub http_listen: SocketAddr,
+    /// Proxy, etcd.
+    pub etcd_listen: SocketAddr,
 }
 
 impl StackOptions {
@@ -47,10 +53,12 @@ impl StackOptions {
         StackOptions {
             data: data.to_owned(),
             http: None,
+            etcd: None,
             lockd: free,
             admin: free,
             s3_listen: free,
             http_listen: free,
+            etcd_listen: free,
         }
     }
 }
@@ -62,6 +70,7 @@ pub struct Stack {
     store: ObjectStore,
     s3: SocketAddr,
     http: Option<SocketAddr>,
+    etcd: Option<SocketAddr>,
 }
 
 impl Stack {
@@ -80,12 +89,14 @@ impl Stack {
             return Err(Failure::new(exit::FAILED, "the S3 listener is missing"));
         };
         let http = proxy.listener("http");
+        let etcd = proxy.listener("etcd");
         let stack = Stack {
             lockd,
             proxy,
             store,
             s3,
             http,
+            etcd,
         };
         stack.wait_until_ready().await?;
         Ok(stack)
@@ -125,6 +136,11 @@ impl Stack {
     /// The proxy's HTTP listener, if a REST service is guarded.
     pub fn http_url(&self) -> Option<String> {
         self.http.map(|address| format!("http://{address}"))
+    }
+
+    /// The proxy's etcd listener, if an etcd is guarded.
+    pub fn etcd_url(&self) -> Option<String> {
+        self.etcd.map(|address| format!("http://{address}"))
     }
 
     /// The object store itself, past the proxy.
@@ -180,8 +196,25 @@ lock = "{S3_LOCK}"
 bucket = "{BUCKET}"
 "#
     );
+    if let Some(url) = &options.etcd {
+        let upstream = toml::Value::from(host_and_port(url, 2379));
+        let listen = options.etcd_listen;
+        let _ = write!(
+            text,
+            r#"
+[[listener]]
+name = "etcd"
+protocol = "etcd"
+listen = "{listen}"
+upstream = {upstream}
+[[listener.rule]]
+lock = "{ETCD_LOCK}"
+key = "**"
+"#
+        );
+    }
     if let Some(url) = &options.http {
-        let upstream = toml::Value::from(host_and_port(url));
+        let upstream = toml::Value::from(host_and_port(url, 80));
         let listen = options.http_listen;
         let _ = write!(
             text,
@@ -200,15 +233,15 @@ path = "/**"
     text
 }
 
-/// `http://host:port/` as `host:port`, with the port of plain HTTP if there is none.
-fn host_and_port(url: &str) -> String {
+/// `http://host:port/` as `host:port`, with this port if there is none.
+fn host_and_port(url: &str, port: u16) -> String {
     let authority = url
         .strip_prefix("http://")
         .unwrap_or(url)
         .trim_end_matches('/');
     match authority.rsplit_once(':') {
         Some((_, port)) if port.bytes().all(|b| b.is_ascii_digit()) => authority.to_owned(),
-        _ => format!("{authority}:80"),
+        _ => format!("{authority}:{port}"),
     }
 }
 
@@ -226,12 +259,16 @@ mod tests {
         let config = ProxyConfig::parse(&proxy_config(&options, address, address)).unwrap();
         assert_eq!(config.listeners.len(), 2);
         assert_eq!(config.listeners[1].upstream.port, 8080);
+        options.etcd = Some("localhost".to_owned());
+        let config = ProxyConfig::parse(&proxy_config(&options, address, address)).unwrap();
+        let ports = config.listeners.iter().map(|it| it.upstream.port);
+        assert_eq!(ports.collect::<Vec<_>>(), [7420, 2379, 8080]);
     }
 
     #[test]
     fn a_service_without_a_port_is_on_port_80() {
-        assert_eq!(host_and_port("http://backend"), "backend:80");
-        assert_eq!(host_and_port("http://[::1]"), "[::1]:80");
-        assert_eq!(host_and_port("http://[::1]:81/"), "[::1]:81");
+        assert_eq!(host_and_port("http://backend", 80), "backend:80");
+        assert_eq!(host_and_port("http://[::1]", 80), "[::1]:80");
+        assert_eq!(host_and_port("http://[::1]:81/", 80), "[::1]:81");
     }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::config::reader::{Found, Report, Table};
 use crate::config::values::{check_host_port, check_instance, is_host};
+use crate::protocol::etcd::fence::FenceKeys;
+use crate::protocol::etcd::{EtcdRule, EtcdRules, KeylessWrites, LeasedWrites};
 use crate::protocol::http::{HttpRule, HttpRules};
 use crate::protocol::pattern::InvalidPattern;
 use crate::protocol::s3::{S3Rule, S3Rules};
@@ -114,6 +116,7 @@ const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=
 enum Protocol {
     Http,
     S3,
+    Etcd,
 }
 
 /// Reads one listener. `None` when something in it is wrong, which is in the report then.
@@ -124,7 +127,12 @@ pub(super) fn read_listener(
     let t = &mut table;
     let name = t.parsed(report, "name", "a name", check_instance);
     let name = t.require(report, "name", name);
-    let protocol = t.parsed(report, "protocol", "\"http\" or \"s3\"", check_protocol);
+    let protocol = t.parsed(
+        report,
+        "protocol",
+        "\"http\", \"s3\" or \"etcd\"",
+        check_protocol,
+    );
     let protocol = t.require(report, "protocol", protocol);
     let listen = t.address(report, "listen");
     let listen = t.require(report, "listen", listen);
@@ -147,12 +155,15 @@ pub(super) fn read_listener(
     let truncated = t.choice(report, "truncated_body", &truncated);
     let deadline = t.duration(report, "admit_deadline", TIMEOUTS);
     let virtual_hosts = read_virtual_hosts(report, t, protocol.as_ref());
+    let etcd = read_etcd(report, t, protocol.as_ref());
+    let is_etcd = etcd.is_some();
     let limits = read_limits(report, t);
     let rules = read_rules(
         report,
         t,
         protocol.as_ref().map(|found| found.value),
         &virtual_hosts,
+        etcd,
         value_or_default(unmatched),
     );
     let at = t.at();
@@ -165,7 +176,11 @@ pub(super) fn read_listener(
         upstream: Upstream { host, port },
         trust: value_or_default(trust),
         mode: value_or_default(mode),
-        in_doubt_hold: hold.map_or(IN_DOUBT_HOLD_DEFAULT, |found| found.value),
+        in_doubt_hold: match is_etcd {
+            // The check rides inside of etcd's own transaction: nothing is ever in doubt.
+            true => Duration::ZERO,
+            false => hold.map_or(IN_DOUBT_HOLD_DEFAULT, |found| found.value),
+        },
         truncated_body: value_or_default(truncated),
         admit_deadline: deadline.map_or(ADMIT_DEADLINE_DEFAULT, |found| found.value),
         limits,
@@ -182,10 +197,11 @@ fn check_protocol(text: &str) -> Result<Protocol, &'static str> {
     match text {
         "http" => Ok(Protocol::Http),
         "s3" => Ok(Protocol::S3),
-        "postgres" | "redis" | "etcd" => {
-            Err("this protocol is not supported by this version yet: \"http\" and \"s3\" are")
-        }
-        _ => Err("expected \"http\" or \"s3\""),
+        "etcd" => Ok(Protocol::Etcd),
+        "postgres" | "redis" => Err(
+            "this protocol is not supported by this version yet: \"http\", \"s3\" and \"etcd\" are",
+        ),
+        _ => Err("expected \"http\", \"s3\" or \"etcd\""),
     }
 }
 
@@ -204,7 +220,7 @@ fn read_virtual_hosts(
             );
             report.error(host.at, message);
         }
-        if protocol.is_some_and(|found| found.value == Protocol::Http) {
+        if protocol.is_some_and(|found| found.value != Protocol::S3) {
             report.error(host.at, format!("`{path}` belongs to protocol = \"s3\""));
         }
     }
@@ -212,6 +228,42 @@ fn read_virtual_hosts(
         .into_iter()
         .map(|host| host.value.to_ascii_lowercase())
         .collect()
+}
+
+/// The keys that only protocol = "etcd" has, without rules.
+fn read_etcd(
+    report: &mut Report<'_>,
+    table: &mut Table<'_, '_>,
+    protocol: Option<&Found<Protocol>>,
+) -> Option<EtcdRules> {
+    if protocol?.value != Protocol::Etcd {
+        return None;
+    }
+    let prefix = table.parsed(report, "fence_prefix", "a prefix of keys", FenceKeys::new);
+    let keyless = [
+        ("refuse", KeylessWrites::Refuse),
+        ("pass", KeylessWrites::Pass),
+    ];
+    let keyless = table.choice(report, "keyless_writes", &keyless);
+    let leased = [
+        ("refuse", LeasedWrites::Refuse),
+        ("pass", LeasedWrites::Pass),
+    ];
+    let leased = table.choice(report, "leased_writes", &leased);
+    for key in ["in_doubt_hold", "truncated_body"] {
+        if table.has(key) {
+            let path = table.path(key);
+            report.error(
+                table.at(),
+                format!("`{path}` has no meaning for protocol = \"etcd\""),
+            );
+        }
+    }
+    let mut rules = EtcdRules::default();
+    rules.keys = value_or_default(prefix);
+    rules.keyless_writes = value_or_default(keyless);
+    rules.leased_writes = value_or_default(leased);
+    Some(rules)
 }
 
 fn read_limits(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> Limits {
@@ -261,13 +313,15 @@ fn read_rules(
     listener: &mut Table<'_, '_>,
     protocol: Option<Protocol>,
     virtual_hosts: &[String],
+    etcd: Option<EtcdRules>,
     unmatched: Unmatched,
 ) -> Option<Listener> {
-    let (mut http, mut s3) = (vec![], vec![]);
+    let (mut http, mut s3, mut keys) = (vec![], vec![], vec![]);
     for mut table in listener.tables(report, "rule") {
         match protocol {
             Some(Protocol::Http) => http.extend(read_http_rule(report, &mut table)),
             Some(Protocol::S3) => s3.extend(read_s3_rule(report, &mut table)),
+            Some(Protocol::Etcd) => keys.extend(read_etcd_rule(report, &mut table)),
             // Which keys a rule may have is not known: the protocol's error is enough.
             None => continue,
         }
@@ -277,6 +331,7 @@ fn read_rules(
     Some(match protocol? {
         Protocol::Http => Listener::Http(HttpRules::new(http, unmatched)),
         Protocol::S3 => Listener::S3(S3Rules::new(s3, &hosts, unmatched)),
+        Protocol::Etcd => Listener::Etcd(etcd?.with_rules(keys, unmatched)),
     })
 }
 
@@ -328,6 +383,15 @@ fn read_s3_rule(report: &mut Report<'_>, table: &mut Table<'_, '_>) -> Option<S3
         rule,
         &[("lock", lock.at), ("bucket", bucket.at), ("key", key_at)],
     )
+}
+
+fn read_etcd_rule(report: &mut Report<'_>, table: &mut Table<'_, '_>) -> Option<EtcdRule> {
+    let lock = read_lock(report, table);
+    let key = table.text(report, "key", "a key pattern");
+    let key = table.require(report, "key", key);
+    let (lock, key) = (lock?, key?);
+    let rule = EtcdRule::new(&key.value, &lock.value);
+    taken(report, rule, &[("lock", lock.at), ("key", key.at)])
 }
 
 fn read_lock(report: &mut Report<'_>, table: &mut Table<'_, '_>) -> Option<Found<String>> {

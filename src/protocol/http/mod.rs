@@ -7,6 +7,7 @@
 //!
 //! All the rules that cover a write apply. How a path is read: [`path`].
 
+pub mod frame;
 pub mod path;
 
 mod refusal;

@@ -1,7 +1,7 @@
 //! Each rule of classification: one case that passes, one that is refused.
 
 use super::{HttpRule, HttpRules};
-use crate::protocol::{Code, Head, Kind, Refusal, RequestClass, Unmatched};
+use crate::protocol::{Code, Fields, Head, Kind, Refusal, RequestClass, Unmatched};
 
 type Headers<'h> = &'h [(&'h str, &'h [u8])];
 
@@ -31,7 +31,7 @@ fn classify<'h>(
         method,
         target: target.as_bytes(),
         authority: None,
-        headers,
+        headers: Fields::Pairs(headers),
     };
     rules.classify(&head)
 }

@@ -93,14 +93,14 @@ pub(super) fn bucket<'b>(
 #[cfg(test)]
 mod tests {
     use super::{Bucket, bucket, of_request};
-    use crate::protocol::head::Head;
+    use crate::protocol::head::{Fields, Head};
 
     fn host(target: &str, authority: Option<&str>, host: Option<&str>) -> Option<Option<String>> {
         let head = Head {
             method: "PUT",
             target: target.as_bytes(),
             authority,
-            headers: &[],
+            headers: Fields::Pairs(&[]),
         };
         of_request(&head, host.map(str::as_bytes))
             .ok()

@@ -1,7 +1,7 @@
 //! Each rule of classification: one case that passes, one that is refused.
 
 use super::{PendingBody, S3Rule, S3Rules};
-use crate::protocol::{Classified, Code, Head, Kind, Refusal, RequestClass, Unmatched};
+use crate::protocol::{Classified, Code, Fields, Head, Kind, Refusal, RequestClass, Unmatched};
 
 type Headers<'h> = &'h [(&'h str, &'h [u8])];
 
@@ -24,7 +24,7 @@ fn classify<'h>(
         method,
         target: target.as_bytes(),
         authority: None,
-        headers,
+        headers: Fields::Pairs(headers),
     })
 }
 

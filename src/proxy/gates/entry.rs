@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::gate::{Gate, Presented, Status};
 use crate::proxy::doubts::Doubts;
+use crate::proxy::etcd::Floors;
 use crate::proxy::watermarks::{Watermarks, What};
 use crate::token::Token;
 
@@ -21,6 +22,10 @@ pub struct Entry {
     pub(super) gate: Arc<Gate>,
     watermarks: Watermarks,
     doubts: Doubts,
+    /// The backends that check this lock's tokens themselves.
+    pub(super) floors: Vec<Arc<Floors>>,
+    /// The floor that they are known to have; 0: not known.
+    backend_floor: AtomicU64,
     pub(super) unsigned: bool,
     started: Instant,
     /// Longest hold, in ms, that was asked for and that is on disk.
@@ -38,12 +43,14 @@ impl Entry {
         unsigned: bool,
         hold: Duration,
         started: Instant,
-        parts: (Watermarks, Doubts),
+        parts: (Watermarks, Doubts, Vec<Arc<Floors>>),
     ) -> Arc<Entry> {
         Arc::new(Entry {
             gate,
             watermarks: parts.0,
             doubts: parts.1,
+            floors: parts.2,
+            backend_floor: AtomicU64::new(0),
             unsigned,
             started,
             hold_wanted_ms: AtomicU64::new(to_ms(hold)),
@@ -134,6 +141,17 @@ impl Entry {
         };
         self.watermarks.submit(what, Box::new(done));
         answer.await.unwrap_or(false)
+    }
+
+    /// Whether every backend that checks tokens itself was seen at this floor.
+    pub(super) fn has_backend_floor(&self, floor: u64) -> bool {
+        self.floors.is_empty() || self.backend_floor.load(Ordering::Acquire) == floor
+    }
+
+    /// They were seen at this floor; 0: they are to be asked again. A value that another raise
+    /// overtakes only costs a question: what counts is the comparison within each write.
+    pub(super) fn note_backend_floor(&self, floor: u64) {
+        self.backend_floor.store(floor, Ordering::Release);
     }
 
     pub(in crate::proxy) fn touch(&self) {

@@ -99,7 +99,12 @@ impl Inner {
         let hold = stored.map_or(Duration::ZERO, |stored| stored.hold);
         let gate = Gate::new(lock.clone(), &recovered);
         let unsigned = stored.map_or(unsigned, |stored| stored.unsigned);
-        let parts = (self.watermarks.clone(), self.doubts.clone());
+        let floors = self.floors.iter().filter(|it| it.guards(lock)).cloned();
+        let parts = (
+            self.watermarks.clone(),
+            self.doubts.clone(),
+            floors.collect(),
+        );
         let entry = Entry::new(gate, unsigned, hold, self.started, parts);
         for token in recovered.in_doubt {
             self.doubts.add(Arc::clone(&entry), token, until);

@@ -12,6 +12,7 @@
 //! It leaves to others: whether the ticket is genuine (`tickets`), what a refusal looks like.
 
 mod entry;
+mod last;
 mod load;
 mod retire;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
 use super::doubts::{DOUBTS_MAX, Doubts, InFlight};
+use super::etcd::{Floors, NotRaised};
 use super::registry::Registry;
 use super::watermarks::{LoadError, Start, Watermarks, What};
 use crate::gate::{Permit, Presented};
@@ -34,6 +36,7 @@ use crate::protocol::Refusal;
 use crate::token::Token;
 
 pub use entry::Entry;
+pub use last::LastGate;
 
 /// Most gates in memory.
 pub const GATES_MAX: usize = 1_000_000;
@@ -88,6 +91,8 @@ struct Inner {
     doubts: Doubts,
     /// Who knows the floor of a lock that is not known here. `None`: nobody.
     registry: Option<Registry>,
+    /// Backends that check tokens themselves: they learn a lock's floor before it admits.
+    floors: Vec<Arc<Floors>>,
     holds: Holds,
     start: Start,
     started: Instant,
@@ -114,6 +119,7 @@ impl Gates {
         start: Start,
         holds: Holds,
         registry: Option<Registry>,
+        floors: Vec<Arc<Floors>>,
     ) -> Gates {
         let unconfirmed = AtomicBool::new(start.unconfirmed);
         Gates {
@@ -122,6 +128,7 @@ impl Gates {
                 watermarks,
                 doubts: Doubts::default(),
                 registry,
+                floors,
                 holds,
                 start,
                 started: Instant::now(),
@@ -172,17 +179,27 @@ impl Gates {
     }
 
     /// Permits for all claims (sorted by lock, each lock once), or why not. Waits until `deadline`.
+    /// `last` remembers the gate for the next time.
     pub async fn admit(
         &self,
         claims: &[Claim],
+        last: &mut LastGate,
         hold: Duration,
         deadline: Instant,
     ) -> Result<InFlight, Refusal> {
         if self.inner.doubts.count() >= DOUBTS_MAX {
             return Err(Refusal::busy("too many writes are in doubt", RETRY_AFTER));
         }
+        if let [claim] = claims
+            && let Some(permit) = last.permit(claim, hold)
+        {
+            return Ok(InFlight::new(vec![permit], hold));
+        }
         for _ in 0..ROUNDS_MAX {
             if let Some(permits) = self.try_admit(claims, hold) {
+                if let [(_, entry)] = permits.as_slice() {
+                    last.remember(entry);
+                }
                 return Ok(InFlight::new(permits, hold));
             }
             // Each is settled while no permit is held, so that nobody waits while holding.
@@ -202,12 +219,37 @@ impl Gates {
         for claim in claims {
             let slot = self.inner.slots.get(&claim.lock)?;
             let entry = slot.get()?;
-            if entry.unsigned != claim.unsigned || !entry.has_hold(hold) {
+            let floor = claim.token.get();
+            let is_marked = entry.has_hold(hold) && entry.has_backend_floor(floor);
+            if entry.unsigned != claim.unsigned || !is_marked {
                 return None;
             }
             permits.push((entry.gate.permit(claim.token).ok()?, Arc::clone(entry)));
         }
         Some(permits)
+    }
+
+    /// Settles what a read presents. `last` remembers the gate for the next time.
+    pub async fn settle_all(
+        &self,
+        claims: &[Claim],
+        last: &mut LastGate,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        if let [claim] = claims
+            && last.is_settled(claim)
+        {
+            return Ok(());
+        }
+        for claim in claims {
+            self.settle(claim, None, deadline).await?;
+        }
+        if let [claim] = claims
+            && let Some(entry) = self.loaded(&claim.lock)
+        {
+            last.remember(&entry);
+        }
+        Ok(())
     }
 
     /// Settles one claim and gives nothing: what a read needs. `hold`: writes are to follow.
@@ -251,9 +293,35 @@ impl Gates {
                 Some(hold) if !entry.has_hold(hold) && !entry.mark_hold(hold).await => {
                     return Err(not_durable(claim));
                 }
-                _ => return Ok(()),
+                _ => {}
             }
+            return match self.raise_backends(&entry, claim.token.get()).await {
+                Ok(()) => Ok(()),
+                Err(not_raised) => Err(not_raised.refusal(claim.lock.clone(), claim.token)),
+            };
         }
+    }
+
+    /// The same for a claim whose lock a backend was found not to be at the floor of.
+    pub async fn settle_anew(&self, claim: &Claim, deadline: Instant) -> Result<(), Refusal> {
+        if let Some(entry) = self.loaded(&claim.lock) {
+            entry.note_backend_floor(0);
+        }
+        self.settle(claim, None, deadline).await
+    }
+
+    /// Has the backends that check tokens themselves refuse what is below this floor.
+    async fn raise_backends(&self, entry: &Entry, floor: u64) -> Result<(), NotRaised> {
+        if entry.has_backend_floor(floor) {
+            return Ok(());
+        }
+        for floors in &entry.floors {
+            floors
+                .raise(entry.gate.lock(), floor, entry.unsigned)
+                .await?;
+        }
+        entry.note_backend_floor(floor);
+        Ok(())
     }
 
     /// Closes a lock to this token and everything below; answers with the floor.
@@ -269,10 +337,15 @@ impl Gates {
                     Presented::Retired => continue,
                     Presented::NotDurable => return Err(not_durable(claim)),
                     // A close is never stale: a higher floor closes the token too.
-                    Presented::Settled | Presented::Stale { .. } => {
-                        return Ok(entry.gate.status().floor);
-                    }
+                    Presented::Settled | Presented::Stale { .. } => {}
                 }
+                let floor = entry.gate.status().floor;
+                return match self.raise_backends(&entry, floor).await {
+                    Ok(()) => Ok(floor),
+                    // A higher floor closes the token too.
+                    Err(NotRaised::Higher(higher)) => Ok(higher.max(floor)),
+                    Err(not_raised) => Err(not_raised.refusal(claim.lock.clone(), claim.token)),
+                };
             }
         };
         match tokio::time::timeout_at(deadline, closing).await {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use tokio::time::Instant;
 
-use super::{Claim, Gates, Holds};
+use super::{Claim, Gates, Holds, LastGate};
 use crate::lock_name::{LockName, LockPattern};
 use crate::protocol::refusal::Code;
 use crate::proxy::watermarks::{Opening, QUEUE_CHANGES_MAX, Watermarks, WatermarksThread, What};
@@ -34,11 +34,12 @@ impl Store {
             alone: true,
             registered: false,
             fingerprint: 1,
+            patterns: vec![],
         };
         let (watermarks, thread, start) = Watermarks::open(self.dir.path(), opening).unwrap();
         self.thread = Some(thread);
         let holds = Holds::new(vec![(vec![LockPattern::new("**").unwrap()], HOLD)]);
-        Gates::new(watermarks, start, holds, None)
+        Gates::new(watermarks, start, holds, None, vec![])
     }
 
     fn crash(&mut self) {
@@ -73,7 +74,7 @@ async fn an_idle_gate_leaves_memory_and_comes_back_as_it_was() {
     let mut store = Store::new();
     let gates = store.start(true);
     gates
-        .admit(&[claim(5)], HOLD, soon())
+        .admit(&[claim(5)], &mut LastGate::default(), HOLD, soon())
         .await
         .unwrap()
         .finish();
@@ -83,7 +84,7 @@ async fn an_idle_gate_leaves_memory_and_comes_back_as_it_was() {
     // A gate that only refused leaves as well, and nothing is raised by it.
     evict(&gates).await;
     gates
-        .admit(&[claim(5)], HOLD, soon())
+        .admit(&[claim(5)], &mut LastGate::default(), HOLD, soon())
         .await
         .unwrap()
         .finish();
@@ -92,7 +93,7 @@ async fn an_idle_gate_leaves_memory_and_comes_back_as_it_was() {
     store.crash();
     let gates = store.start(false);
     gates
-        .admit(&[claim(6)], HOLD, soon())
+        .admit(&[claim(6)], &mut LastGate::default(), HOLD, soon())
         .await
         .unwrap()
         .finish();
@@ -102,7 +103,10 @@ async fn an_idle_gate_leaves_memory_and_comes_back_as_it_was() {
 async fn a_gate_with_a_write_in_flight_or_in_doubt_stays() {
     let mut store = Store::new();
     let gates = store.start(true);
-    let mut write = gates.admit(&[claim(5)], HOLD, soon()).await.unwrap();
+    let mut write = gates
+        .admit(&[claim(5)], &mut LastGate::default(), HOLD, soon())
+        .await
+        .unwrap();
     write.release().unwrap();
     gates.evict_all();
     assert!(gates.loaded(&claim(5).lock).is_some());
@@ -120,14 +124,14 @@ async fn a_crash_leaves_a_drained_lock_to_its_holder_and_closed_to_the_next() {
     let mut store = Store::new();
     let gates = store.start(true);
     gates
-        .admit(&[claim(5)], HOLD, soon())
+        .admit(&[claim(5)], &mut LastGate::default(), HOLD, soon())
         .await
         .unwrap()
         .finish();
     store.crash();
     let gates = store.start(false);
     gates
-        .admit(&[claim(5)], HOLD, soon())
+        .admit(&[claim(5)], &mut LastGate::default(), HOLD, soon())
         .await
         .unwrap()
         .finish();
@@ -166,7 +170,7 @@ async fn a_longer_hold_is_on_disk_before_its_listener_is_admitted() {
     let gates = store.start(true);
     let short = Duration::from_millis(10);
     gates
-        .admit(&[claim(5)], short, soon())
+        .admit(&[claim(5)], &mut LastGate::default(), short, soon())
         .await
         .unwrap()
         .finish();
@@ -176,7 +180,7 @@ async fn a_longer_hold_is_on_disk_before_its_listener_is_admitted() {
         short
     );
     gates
-        .admit(&[claim(5)], 2 * HOLD, soon())
+        .admit(&[claim(5)], &mut LastGate::default(), 2 * HOLD, soon())
         .await
         .unwrap()
         .finish();
@@ -198,7 +202,10 @@ async fn retiring_while_others_present_never_lets_two_tokens_in() {
             for round in 1..100 {
                 let token = round * 4 + worker;
                 let deadline = Instant::now() + Duration::from_secs(10);
-                match gates.admit(&[claim(token)], HOLD, deadline).await {
+                match gates
+                    .admit(&[claim(token)], &mut LastGate::default(), HOLD, deadline)
+                    .await
+                {
                     Ok(mut write) => {
                         if write.release().is_ok() {
                             use std::sync::atomic::Ordering::SeqCst;

@@ -1,28 +1,20 @@
 //! Stage 0, accept: one thread per core, each with its own sockets, connections and pools, so that
 //! a request never crosses cores. The kernel spreads the clients (SO_REUSEPORT, socket(7)).
 
-use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-use super::{Door, Listening};
+use super::{Door, Listening, Session, client, http2};
 use crate::proxy::upstream::Pool;
 
 /// Connections that the kernel keeps for a core that is slow to accept.
 const BACKLOG: i32 = 1024;
-/// How long a client may take to send the head of a request.
-const HEAD_MAX: Duration = Duration::from_secs(30);
-/// Requests at a time on one HTTP/2 connection.
-const STREAMS_PER_CONNECTION_MAX: u32 = 128;
 /// How long accepting rests when the process is out of file descriptors.
 const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
 
@@ -107,7 +99,6 @@ async fn accept(
         listening.config.upstream.clone(),
         limits.upstream_connect_timeout,
     );
-    let server = Arc::new(server(limits.head_bytes_max));
     loop {
         let next = async {
             let place = Arc::clone(&room)
@@ -125,19 +116,14 @@ async fn accept(
         };
         match accepted {
             Ok((place, stream, client)) => {
-                let door = Arc::new(Door {
+                let door = Door {
                     listening: Arc::clone(&listening),
                     pool: Arc::clone(&pool),
                     client,
-                    alive: alive.clone(),
-                });
-                tokio::spawn(serve(
-                    stream,
-                    Arc::clone(&server),
-                    door,
-                    shutdown.clone(),
-                    place,
-                ));
+                    _alive: alive.clone(),
+                    shutdown: shutdown.clone(),
+                };
+                tokio::spawn(serve(stream, door, place));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection was not accepted");
@@ -147,53 +133,16 @@ async fn accept(
     }
 }
 
-async fn ending(shutdown: &mut watch::Receiver<bool>) {
+pub(super) async fn ending(shutdown: &mut watch::Receiver<bool>) {
     // An error means that the sender is gone: the end as well.
     let _ = shutdown.wait_for(|down| *down).await;
 }
 
-fn server(head_bytes_max: usize) -> auto::Builder<TokioExecutor> {
-    let mut server = auto::Builder::new(TokioExecutor::new());
-    server
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
-        .preserve_header_case(true)
-        // The backend's own date passes; a second one would be a lie about the first.
-        .auto_date_header(false)
-        .max_buf_size(head_bytes_max);
-    server
-        .http2()
-        .timer(TokioTimer::new())
-        .auto_date_header(false)
-        .max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
-        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX);
-    server
-}
-
-async fn serve(
-    stream: TcpStream,
-    server: Arc<auto::Builder<TokioExecutor>>,
-    door: Arc<Door>,
-    mut shutdown: watch::Receiver<bool>,
-    _place: OwnedSemaphorePermit,
-) {
+async fn serve(stream: TcpStream, door: Door, _place: OwnedSemaphorePermit) {
     // Without it replies are late, not wrong.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request| {
-        let door = Arc::clone(&door);
-        async move { Ok::<_, Infallible>(door.serve(request).await) }
-    });
-    let connection = server.serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = ending(&mut shutdown) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a client's connection ended with an error");
+    let session = Session::new(client::of_socket(stream), door);
+    if let Some(session) = session.run().await {
+        http2::serve(session).await;
     }
 }

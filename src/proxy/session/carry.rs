@@ -1,327 +1,342 @@
-//! A fenced write on its way, in a task of its own: once it is released it runs to the end of the
-//! response whether the client stays or not, and only then are its permits finished.
+//! Stage 4, carry: one exchange with the backend, from a request whose first bytes have left to the
+//! end of its response.
+//!
+//! The client's side (`upload`) and the backend's side go on at the same time: a response that
+//! begins before its request was sent whole is relayed while the rest is sent.
 //!
 //! Invariants:
-//! - permits are finished when the whole response was seen, or when it is proven that the write can
-//!   never be applied: its head or its tail has not left and the connection was reset;
-//! - anything else leaves them in doubt, and the client is told that the outcome is unknown.
+//! - permits are finished when the whole response was seen; anything else leaves them in doubt, and
+//!   the client is told that the outcome is unknown;
+//! - a fenced write goes on whether its client stays or not.
 
-use std::sync::Arc;
+use std::io;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, Incoming};
-use hyper::{Request, Response};
-use tokio::sync::{mpsc, oneshot};
+use tokio::net::tcp::OwnedReadHalf;
 
-use super::forward::lost_detail;
-use super::reply::{self, Relayed, ReplyBody};
-use crate::protocol::Refusal;
+use super::client::WriteSide;
+use super::read::CLIENT_STALL_MAX;
+use super::upload::{Cut, Sending};
+use super::{After, Door};
+use crate::protocol::http::frame::{Encoding, Piece, RequestHead, ResponseHead, ToClient, Version};
 use crate::proxy::doubts::InFlight;
-use crate::proxy::upstream::{BodyError, Connection, Pool, RequestBody, SendError};
-use crate::proxy::withheld::{Control, Progress};
+use crate::proxy::wire::{BODY_BUFFER_BYTES, Patience, Sink, Source, within};
 
-/// Most frames of a response that wait for a slow client.
-const REPLY_FRAMES_MAX: usize = 8;
+/// Longest head of a response, in bytes.
+const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
+/// Most interim responses before the final one.
+const INTERIM_MAX: usize = 32;
 /// How long a client that takes no bytes of its reply holds the permits of its write: alone, and
 /// while a newer token waits. After it the rest of the reply is dropped.
-const CLIENT_STALL_MAX: Duration = Duration::from_secs(10);
-const CLIENT_STALL_REVOKED_MAX: Duration = Duration::from_secs(1);
-/// Longest body of an early response, in bytes, and how long it may take.
-const EARLY_REPLY_BYTES_MAX: usize = 64 << 10;
-const EARLY_REPLY_MAX: Duration = Duration::from_secs(1);
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+const FENCED_STALL_MAX: Duration = Duration::from_secs(10);
+const FENCED_STALL_REVOKED_MAX: Duration = Duration::from_secs(1);
 
-type Told = oneshot::Sender<Result<Response<ReplyBody>, Refusal>>;
-
-/// Carries one write.
-pub struct Carrier {
-    pub(super) pool: Arc<Pool>,
-    pub(super) response_max: Duration,
-    pub(super) told: Told,
-    /// Held while the task runs: a shutdown waits for it.
-    pub(super) alive: mpsc::Sender<()>,
+/// Why there is no response.
+pub enum Lost {
+    /// No byte was sent.
+    Unsent,
+    /// The request was not sent whole.
+    Cut(Cut),
+    /// The connection ended. `untouched`: before anything of a response came.
+    Closed {
+        /// Nothing had come.
+        untouched: bool,
+    },
+    /// What came is no response.
+    NoResponse(&'static str),
+    /// The backend took too long to begin it.
+    TimedOut,
 }
 
-impl Carrier {
-    /// Carries a write whose permits are released: its whole body is here.
-    pub fn spawn_released(
-        self,
-        connection: Connection,
-        request: Request<RequestBody>,
-        permits: InFlight,
-    ) {
-        tokio::spawn(self.carry_released(connection, request, permits));
+/// How the relay of a response ended.
+pub struct Relayed {
+    /// What becomes of the client's connection.
+    pub after: After,
+    /// The backend's connection can carry another exchange.
+    pub is_reusable: bool,
+}
+
+/// One exchange.
+pub struct Exchange<'s> {
+    /// Where it began.
+    pub door: &'s Door,
+    /// What was asked.
+    pub head: &'s RequestHead,
+    /// What is answered.
+    pub response: &'s mut ResponseHead,
+    /// From the backend.
+    pub backend: &'s mut Source<OwnedReadHalf>,
+    /// To the client.
+    pub client: &'s mut Sink<WriteSide>,
+    /// How far the request is sent.
+    pub sending: &'s Sending,
+    /// Bounds the wait for the response.
+    pub patience: &'s mut Patience,
+    /// How long the backend may be silent.
+    pub response_max: Duration,
+    /// Of a fenced write.
+    pub permits: Option<InFlight>,
+}
+
+impl Exchange<'_> {
+    /// Carries it while `upload` sends the request. An error: nothing of a reply has left.
+    pub async fn run(mut self, upload: impl Future<Output = Cut>) -> Result<Relayed, Lost> {
+        let mut upload = std::pin::pin!(upload);
+        self.answer(upload.as_mut()).await?;
+        Ok(self.relay(upload).await)
     }
 
-    /// Carries a write that streams without its tail.
-    pub fn spawn_streamed(
-        self,
-        connection: Connection,
-        request: Request<RequestBody>,
-        control: Control,
-    ) {
-        tokio::spawn(self.carry_streamed(connection, request, control));
-    }
-
-    async fn carry_released(
-        self,
-        mut connection: Connection,
-        request: Request<RequestBody>,
-        permits: InFlight,
-    ) {
-        let sent = self.send(&mut connection, request).await;
-        match sent {
-            Ok(response) => self.relay(connection, response, permits).await,
-            Err(error @ SendError::Unsent(_)) => {
-                let refusal = permits.about(Refusal::busy(lost_detail(&error), RETRY_AFTER));
-                permits.finish();
-                tell(self.told, Err(refusal));
+    /// Waits for the head of the response while the request is sent.
+    pub async fn answer(
+        &mut self,
+        mut upload: Pin<&mut impl Future<Output = Cut>>,
+    ) -> Result<(), Lost> {
+        let Exchange {
+            head,
+            response,
+            backend,
+            client,
+            sending,
+            patience,
+            response_max,
+            permits,
+            ..
+        } = self;
+        // Interim responses are relayed, except to one who may delay a fenced write.
+        let interim = permits.is_none().then_some(&mut **client);
+        let mut reading = std::pin::pin!(read_head(backend, response, head, interim));
+        let mut is_counting = false;
+        std::future::poll_fn(|cx| {
+            // Once all is sent, whether the client stays is asked last: it mostly does.
+            let was_over = sending.is_over();
+            if !was_over && let Poll::Ready(cut) = upload.as_mut().poll(cx) {
+                return Poll::Ready(Err(Lost::Cut(cut)));
             }
-            Err(error) => self.lose(permits, lost_detail(&error)),
+            if let Poll::Ready(read) = reading.as_mut().poll(cx) {
+                return Poll::Ready(read);
+            }
+            if was_over && let Poll::Ready(cut) = upload.as_mut().poll(cx) {
+                return Poll::Ready(Err(Lost::Cut(cut)));
+            }
+            if !sending.is_over() {
+                return Poll::Pending;
+            }
+            if !std::mem::replace(&mut is_counting, true) {
+                patience.start(*response_max);
+            }
+            patience.poll_over(cx).map(|()| Err(Lost::TimedOut))
+        })
+        .await
+    }
+
+    /// Relays the response, while the rest of the request is sent if it is early.
+    async fn relay(mut self, mut upload: Pin<&mut impl Future<Output = Cut>>) -> Relayed {
+        let is_whole = self.sending.is_whole();
+        let version = self.head.version();
+        let may_keep = self.head.keeps_alive() && !self.door.is_ending();
+        let keeps_alive = is_whole && may_keep && self.response.delimits_itself(version);
+        let to = ToClient {
+            version,
+            keeps_alive,
+        };
+        self.response.write(to, &mut self.client.output);
+        let is_reusable = is_whole && self.response.keeps_alive();
+        let relayed = {
+            let mut relaying = std::pin::pin!(self.relay_body());
+            std::future::poll_fn(|cx| {
+                if let Poll::Ready(relayed) = relaying.as_mut().poll(cx) {
+                    return Poll::Ready(relayed);
+                }
+                // Only what is unfenced is cut: nobody is left to read the response.
+                upload.as_mut().poll(cx).map(|_cut| Err(()))
+            })
+            .await
+        };
+        match relayed {
+            Ok(()) => Relayed {
+                after: match keeps_alive {
+                    true => After::Keep,
+                    false => After::Close,
+                },
+                is_reusable: is_reusable && self.backend.input.is_empty(),
+            },
+            Err(()) => Relayed {
+                after: After::Reset,
+                is_reusable: false,
+            },
         }
     }
 
-    async fn carry_streamed(
-        self,
-        mut connection: Connection,
-        request: Request<RequestBody>,
-        control: Control,
-    ) {
-        let sent = {
-            let sending = self.send(&mut connection, request);
-            let revoked = std::future::poll_fn(|cx| control.poll_revoked(cx));
-            tokio::select! {
-                biased;
-                sent = sending => Some(sent),
-                () = revoked => None,
-            }
-        };
-        let (permits, progress) = control.halt();
-        let Some(permits) = permits else {
-            return;
-        };
-        match (progress, sent) {
-            (Progress::Released, Some(Ok(response))) => {
-                self.relay(connection, response, permits).await
-            }
-            (Progress::Released, Some(Err(error))) => self.lose(permits, lost_detail(&error)),
-            (Progress::Streaming, Some(Ok(response))) => {
-                let reply = early_reply(&mut connection, response).await;
-                self.abort(connection, permits, reply);
-            }
-            // The backend was lost while it lacked the tail: it applies nothing of it.
-            (Progress::Streaming, Some(Err(error))) => {
-                let refusal = Refusal::busy(lost_detail(&error), RETRY_AFTER);
-                let refusal = permits.about(refusal);
-                self.abort(connection, permits, Err(refusal));
-            }
-            (Progress::Refused(refusal), _) => {
-                self.abort(connection, permits, Err(closing(refusal)))
-            }
-            (Progress::ClientLost | Progress::Halted, _) => {
-                let refusal = Refusal::malformed("the body ended early");
-                self.abort(connection, permits, Err(refusal));
-            }
-            // A revocation leaves a refusal. Without one nothing is known, and so in doubt.
-            (Progress::Released | Progress::Streaming, None) => {
-                self.lose(permits, "the exchange with the backend was given up");
-            }
-        }
-    }
-
-    /// Sends it, on a fresh connection if the one at hand had ended before a byte was written.
-    async fn send(
-        &self,
-        connection: &mut Connection,
-        request: Request<RequestBody>,
-    ) -> Result<Response<Incoming>, SendError> {
-        let request = match connection.send(request, self.response_max).await {
-            Err(SendError::Unsent(request)) => request,
-            sent => return sent,
-        };
-        match self.pool.connect().await {
-            Ok(fresh) => {
-                *connection = fresh;
-                connection.send(*request, self.response_max).await
-            }
-            Err(_) => Err(SendError::Unsent(request)),
-        }
-    }
-
-    /// Resets the connection of a write whose tail has not left, which ends it for good.
-    fn abort(
-        self,
-        connection: Connection,
-        permits: InFlight,
-        reply: Result<Response<ReplyBody>, Refusal>,
-    ) {
-        connection.socket().abort();
-        drop(connection);
-        permits.finish();
-        tell(self.told, reply);
-    }
-
-    /// The outcome is not known.
-    fn lose(self, permits: InFlight, detail: &'static str) {
-        let refusal = permits.about(Refusal::unknown(detail));
-        drop(permits);
-        tell(self.told, Err(refusal));
-    }
-
-    async fn relay(
-        self,
-        mut connection: Connection,
-        response: Response<Incoming>,
-        mut permits: InFlight,
-    ) {
-        let (mut head, mut body) = response.into_parts();
-        reply::clean_head(&mut head);
-        if body.is_end_stream() {
-            permits.finish();
-            give_back(&self.pool, connection).await;
-            tell(self.told, Ok(Response::from_parts(head, ReplyBody::Empty)));
-            return;
-        }
-        let (frames, receiver) = mpsc::channel(REPLY_FRAMES_MAX);
-        let relayed = Relayed {
-            frames: receiver,
-            size: body.size_hint(),
-            ended: false,
-        };
-        tell(
-            self.told,
-            Ok(Response::from_parts(head, ReplyBody::Relayed(relayed))),
-        );
-        let mut client = Some(frames);
+    /// An error: the reply is not whole.
+    async fn relay_body(&mut self) -> Result<(), ()> {
+        let encoding = self.response.encoding(self.head.version());
+        let mut body = self.response.body_reader();
+        let mut client_stays = true;
         loop {
-            let frame = next_frame(&mut connection, &mut body);
-            match tokio::time::timeout(self.response_max, frame).await {
-                Ok(Some(Ok(frame))) => deliver(&mut client, &mut permits, frame).await,
-                Ok(None) => break,
-                Ok(Some(Err(_))) | Err(_) => {
-                    // The write ends when its response does: S3 reports failures in the body.
-                    drop(permits);
-                    if let Some(client) = client {
-                        let lost = "the response of the backend was cut off";
-                        // The client sees an aborted reply: a success would be invented.
-                        let _ = client.send(Err(lost.into())).await;
+            let input = &mut self.backend.input;
+            match body.next(input.filled()).map_err(drop)? {
+                Piece::Data(range) => {
+                    if client_stays {
+                        let piece = &input.filled()[range.clone()];
+                        let put = put(self.client, encoding, piece);
+                        client_stays = taken(put, self.permits.as_mut()).await;
                     }
-                    return;
+                    input.consume(range.end);
+                }
+                Piece::More(used) => {
+                    input.consume(used);
+                    if client_stays {
+                        let flush = self.client.flush(CLIENT_STALL_MAX);
+                        client_stays = taken(flush, self.permits.as_mut()).await;
+                    }
+                    match self.fill().await {
+                        Ok(0) if self.response.ends_with_connection() => {
+                            encoding.put_end(&[], &mut self.client.output);
+                            break;
+                        }
+                        Ok(read) if read > 0 => {}
+                        Ok(_) | Err(_) => return self.cut_off(client_stays).await,
+                    }
+                }
+                Piece::End { used, trailers } => {
+                    let trailers = &input.filled()[trailers];
+                    encoding.put_end(trailers, &mut self.client.output);
+                    input.consume(used);
+                    break;
                 }
             }
+            if !client_stays && self.permits.is_none() {
+                return Err(());
+            }
         }
-        permits.finish();
-        give_back(&self.pool, connection).await;
-        drop(self.alive);
+        if let Some(permits) = self.permits.take() {
+            // Before the client hears of the end: what it then does must not wait for it.
+            permits.finish();
+        }
+        match client_stays && self.client.flush(CLIENT_STALL_MAX).await.is_ok() {
+            true => Ok(()),
+            false => Err(()),
+        }
+    }
+
+    /// The write ends when its response does: S3 reports failures in the body. The client sees a
+    /// reply that is cut off: a success would be invented.
+    async fn cut_off(&mut self, client_stays: bool) -> Result<(), ()> {
+        drop(self.permits.take());
+        if client_stays {
+            // It may have gone away.
+            let _ = self.client.flush(FENCED_STALL_REVOKED_MAX).await;
+        }
+        Err(())
+    }
+
+    async fn fill(&mut self) -> io::Result<usize> {
+        let fill = self.backend.fill(BODY_BUFFER_BYTES);
+        match &self.permits {
+            // A write must come to its end; a read may last as long as both sides wish.
+            Some(_) => within(self.response_max, fill).await?,
+            None => fill.await,
+        }
     }
 }
 
-fn tell(told: Told, reply: Result<Response<ReplyBody>, Refusal>) {
-    // The client may have gone away.
-    let _ = told.send(reply);
-}
-
-/// The client may still be sending: its connection cannot be used again.
-fn closing(refusal: Refusal) -> Refusal {
-    Refusal {
-        after: crate::protocol::AfterRefusal::Close,
-        ..refusal
+pub async fn read_head(
+    backend: &mut Source<OwnedReadHalf>,
+    response: &mut ResponseHead,
+    request: &RequestHead,
+    mut interim: Option<&mut Sink<WriteSide>>,
+) -> Result<(), Lost> {
+    let mut interim_left = INTERIM_MAX;
+    let mut untouched = true;
+    loop {
+        let filled = backend.input.filled();
+        let read = match filled.is_empty() {
+            true => Ok(None),
+            false => response.read(filled, request),
+        };
+        match read {
+            Err(broken) => return Err(Lost::NoResponse(broken.0)),
+            Ok(Some(used)) => {
+                backend.input.consume(used);
+                untouched = false;
+                if !response.is_interim() {
+                    return Ok(());
+                }
+                if response.status() == 101 {
+                    return Err(Lost::NoResponse("it changes the protocol unasked"));
+                }
+                if interim_left == 0 {
+                    return Err(Lost::NoResponse("too many interim responses"));
+                }
+                interim_left -= 1;
+                if let Some(client) = interim.as_deref_mut() {
+                    relay_interim(response, request, client).await;
+                }
+            }
+            Ok(None) => match backend.fill(RESPONSE_HEAD_BYTES_MAX).await {
+                Ok(read) if read > 0 => {}
+                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+                    return Err(Lost::NoResponse("its head is too long"));
+                }
+                _ => {
+                    let untouched = untouched && backend.input.is_empty();
+                    return Err(Lost::Closed { untouched });
+                }
+            },
+        }
     }
 }
 
-async fn next_frame(
-    connection: &mut Connection,
-    body: &mut Incoming,
-) -> Option<Result<Frame<Bytes>, hyper::Error>> {
-    std::future::poll_fn(|cx| {
-        let frame = std::pin::Pin::new(&mut *body).poll_frame(cx);
-        if frame.is_ready() {
-            return frame;
-        }
-        connection.drive(cx);
-        std::pin::Pin::new(&mut *body).poll_frame(cx)
-    })
-    .await
-}
-
-/// Hands a frame to the client, or gives up on a client that does not take it.
-async fn deliver(
-    client: &mut Option<mpsc::Sender<Result<Frame<Bytes>, BodyError>>>,
-    permits: &mut InFlight,
-    frame: Frame<Bytes>,
+/// RFC 9110 15.2: a proxy relays interim responses, except to HTTP/1.0 and where it asked itself:
+/// `Expect` ends here.
+async fn relay_interim(
+    response: &ResponseHead,
+    request: &RequestHead,
+    client: &mut Sink<WriteSide>,
 ) {
-    let Some(frames) = client else {
+    if response.status() == 100 || request.version() == Version::Http10 {
         return;
+    }
+    let to = ToClient {
+        version: request.version(),
+        keeps_alive: true,
+    };
+    response.write(to, &mut client.output);
+    // Where the client is gone, the final response meets the same end.
+    let _ = client.flush(CLIENT_STALL_MAX).await;
+}
+
+/// Frames a piece, without copying where it is long.
+async fn put(client: &mut Sink<WriteSide>, encoding: Encoding, piece: &[u8]) -> io::Result<()> {
+    match encoding {
+        Encoding::Plain => client.put(piece, CLIENT_STALL_MAX).await,
+        Encoding::Chunked => {
+            Encoding::put_size(piece.len(), &mut client.output);
+            client.put(piece, CLIENT_STALL_MAX).await?;
+            client.put(b"\r\n", CLIENT_STALL_MAX).await
+        }
+    }
+}
+
+/// Whether the client takes it; one of a fenced write is not waited for long.
+async fn taken(
+    write: impl Future<Output = io::Result<()>>,
+    permits: Option<&mut InFlight>,
+) -> bool {
+    let Some(permits) = permits else {
+        return write.await.is_ok();
     };
     let patience = async {
         let revoked = std::future::poll_fn(|cx| permits.poll_revoked(cx));
-        let newer_waits = tokio::time::timeout(CLIENT_STALL_MAX, revoked)
-            .await
-            .is_ok();
-        if newer_waits {
-            tokio::time::sleep(CLIENT_STALL_REVOKED_MAX).await;
+        if within(FENCED_STALL_MAX, revoked).await.is_ok() {
+            tokio::time::sleep(FENCED_STALL_REVOKED_MAX).await;
         }
     };
-    let delivered = tokio::select! {
+    tokio::select! {
         biased;
-        sent = frames.send(Ok(frame)) => sent.is_ok(),
+        written = write => written.is_ok(),
         () = patience => false,
-    };
-    if !delivered {
-        *client = None;
     }
-}
-
-async fn give_back(pool: &Pool, mut connection: Connection) {
-    if std::future::poll_fn(|cx| std::task::Poll::Ready(connection.is_reusable(cx))).await {
-        pool.put(connection);
-    }
-}
-
-/// The backend has answered before it had the whole body. Its connection is about to be reset, so
-/// the answer is read first.
-async fn early_reply(
-    connection: &mut Connection,
-    response: Response<Incoming>,
-) -> Result<Response<ReplyBody>, Refusal> {
-    let (mut head, body) = response.into_parts();
-    reply::clean_head(&mut head);
-    let mut body = http_body_util::Limited::new(body, EARLY_REPLY_BYTES_MAX);
-    let reading = async {
-        let mut bytes = vec![];
-        while let Some(frame) = next_limited(connection, &mut body).await {
-            if let Ok(data) = frame?.into_data() {
-                bytes.extend_from_slice(&data);
-            }
-        }
-        Ok::<_, BodyError>(bytes)
-    };
-    let bytes = match tokio::time::timeout(EARLY_REPLY_MAX, reading).await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(_)) | Err(_) => {
-            let detail = "the backend refused the write early, and its answer could not be read";
-            return Err(closing(Refusal::busy(detail, RETRY_AFTER)));
-        }
-    };
-    let close = hyper::header::HeaderValue::from_static("close");
-    head.headers.insert(hyper::header::CONNECTION, close);
-    Ok(Response::from_parts(head, ReplyBody::Whole(bytes.into())))
-}
-
-async fn next_limited(
-    connection: &mut Connection,
-    body: &mut http_body_util::Limited<Incoming>,
-) -> Option<Result<Frame<Bytes>, BodyError>> {
-    let mut frame = std::pin::pin!(body.frame());
-    std::future::poll_fn(|cx| {
-        let ready = frame.as_mut().poll(cx);
-        if ready.is_ready() {
-            return ready;
-        }
-        connection.drive(cx);
-        frame.as_mut().poll(cx)
-    })
-    .await
 }

@@ -3,17 +3,16 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use hyper::http::request::Parts;
 use tokio::time::Instant;
 
-use super::read::{self, ClientBody, cannot_hold};
-use super::{Asked, Door};
+use super::read::{BodyLimits, cannot_hold};
+use super::{Asked, Session};
 use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
+use crate::protocol::http::frame::RequestHead;
 use crate::protocol::{Classified, Kind, PendingBody, Refusal, RequestClass};
 use crate::proxy::gates::Claim;
-use crate::proxy::withheld::BodyLimits;
+use crate::proxy::spool::HeldBody;
 use crate::ticket::Ticket;
 use crate::token::Token;
 
@@ -27,26 +26,24 @@ pub struct Decided {
     pub claims: Vec<Claim>,
 }
 
-impl Door {
-    /// Classifies a request. The body comes back read if it had to be.
+impl Session {
+    /// Classifies a request. The body comes back held if it had to be read.
     pub(super) async fn classify(
-        &self,
-        parts: &Parts,
-        body: &mut ClientBody,
-        asked: &mut Asked,
+        &mut self,
+        head: &RequestHead,
+        held: &mut Option<HeldBody>,
+        asked: &mut Asked<'_>,
         deadline: Instant,
     ) -> Result<Decided, Refusal> {
-        let fields = read::fields(&parts.headers);
-        let target = read::target(parts);
-        let head = read::head(parts, &target, &fields)?;
-        let class = match self.listening.rules().classify(&head)? {
+        let listening = Arc::clone(&self.door.listening);
+        let class = match listening.rules().classify(&head.head())? {
             Classified::Ready(class) => class,
-            Classified::NeedsBody(pending) => self.classify_body(pending, body).await?,
+            Classified::NeedsBody(pending) => self.classify_body(pending, held).await?,
         };
-        if class.operation != parts.method.as_str() {
+        if class.operation != head.method() {
             asked.operation = Some(class.operation.to_owned());
         }
-        let claims = match self.listening.config.trust {
+        let claims = match listening.config.trust {
             Trust::Signed => self.signed_claims(&class, asked, deadline).await?,
             Trust::Unsigned => unsigned_claims(&class)?,
         };
@@ -58,45 +55,43 @@ impl Door {
     }
 
     async fn classify_body<'h>(
-        &self,
+        &mut self,
         pending: PendingBody<'h>,
-        body: &mut ClientBody,
+        held: &mut Option<HeldBody>,
     ) -> Result<RequestClass<'h>, Refusal> {
-        let ClientBody::Incoming(incoming) = body else {
-            return Err(Refusal::unclassified("the body was read before"));
-        };
-        let length = hyper::body::Body::size_hint(incoming).exact();
         let bytes_max = PendingBody::BYTES_MAX as u64;
-        if self.listening.config.mode == Mode::Observe && length.is_none_or(|it| it > bytes_max) {
+        let listening = Arc::clone(&self.door.listening);
+        let is_short = self.body.left().is_some_and(|left| left <= bytes_max);
+        if listening.config.mode == Mode::Observe && !is_short {
             // Observing must not refuse: what cannot be taken back whole is not taken.
             return Err(Refusal::unclassified(
                 "the body is too long to be classified",
             ));
         }
-        let incoming = match std::mem::replace(body, ClientBody::Held(Bytes::new().into())) {
-            ClientBody::Incoming(incoming) => incoming,
-            ClientBody::Held(_) => return Err(Refusal::unclassified("the body was read before")),
-        };
         let limits = BodyLimits {
             bytes_max,
-            ..self.listening.body_limits()
+            ..listening.body_limits()
         };
-        let spool = self.hold(incoming, limits).await?;
-        let bytes = spool.read_whole().await.map_err(cannot_hold)?;
-        let class = self.listening.rules().classify_body(pending, &bytes);
-        *body = ClientBody::Held(bytes.into());
+        let body = self.hold(limits).await?;
+        let trailers = body.trailers().to_vec();
+        let bytes = body.read_whole().await.map_err(cannot_hold)?;
+        let class = listening.rules().classify_body(pending, &bytes);
+        *held = Some(HeldBody::from(bytes).with_trailers(trailers));
         class
     }
 
     async fn signed_claims(
-        &self,
+        &mut self,
         class: &RequestClass<'_>,
-        asked: &mut Asked,
+        asked: &mut Asked<'_>,
         deadline: Instant,
     ) -> Result<Vec<Claim>, Refusal> {
         let mut claims: Vec<Claim> = Vec::with_capacity(class.tickets.len());
+        asked.tickets.reserve_exact(class.tickets.len());
+        let tickets = &self.door.listening.tickets;
         for text in &class.tickets {
-            let ticket: Arc<Ticket> = self.listening.tickets.verify(text, deadline).await?;
+            let last = &mut self.last_ticket;
+            let ticket: Arc<Ticket> = tickets.verify_again(last, text, deadline).await?;
             let lock = ticket.lock.clone();
             claims.push(Claim {
                 lock,

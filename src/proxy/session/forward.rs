@@ -1,103 +1,112 @@
-//! Stage 4, forward: the request on its way to the backend.
+//! Stage 4, forward: what leaves for the backend, and when. Streamed fenced writes: `streamed`.
 //!
-//! What needs no permit goes through within the client's own task. A fenced write is carried by a
-//! task of its own (`carry`), which the client cannot cancel once it is released.
+//! Invariant: nothing is sent twice of which a byte was sent, except a read without a body on a
+//! kept connection that ended before anything of a response came.
 
 use std::time::Duration;
 
-use hyper::header::{HOST, HeaderName, HeaderValue};
-use hyper::http::request::Parts;
-use hyper::http::uri::PathAndQuery;
-use hyper::{HeaderMap, Method, Request, Response, Uri, Version};
-use tokio::sync::oneshot;
-
-use super::carry::Carrier;
+use super::carry::{Exchange, Lost, Relayed};
 use super::gate::Admission;
-use super::read::{ClientBody, cannot_hold};
-use super::reply::{self, ReplyBody};
-use super::{Asked, Door};
+use super::read::malformed;
+use super::upload::{Cut, Sending, Upload};
+use super::{After, Session};
 use crate::config::TruncatedBody;
+use crate::protocol::http::frame::{Encoding, Outgoing, Piece, RequestBody, RequestHead};
 use crate::protocol::refusal::{AfterRefusal, Outcome};
 use crate::protocol::{Kind, Refusal};
 use crate::proxy::doubts::InFlight;
 use crate::proxy::spool::HeldBody;
-use crate::proxy::upstream::{ConnectError, Connection, RequestBody, SendError};
-use crate::proxy::withheld::{Control, Withheld};
+use crate::proxy::upstream::{ConnectError, Connection};
+use crate::proxy::wire::within;
 
 /// When a client may try again after the backend could not be reached.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-impl Door {
+/// How much of a body is put behind its head, in bytes, before the first write.
+const PREFILLED_BYTES_MAX: usize = 16 << 10;
+
+/// What goes to the backend after the head.
+enum Sent {
+    Nothing,
+    Held(HeldBody),
+    Streamed,
+}
+
+impl Session {
     /// Forwards the request under what the gate has given.
     pub(super) async fn forward(
-        &self,
-        parts: Parts,
-        body: ClientBody,
+        &mut self,
+        head: &RequestHead,
+        held: Option<HeldBody>,
         kind: Kind,
         admission: Admission,
-    ) -> Result<Response<ReplyBody>, Refusal> {
-        let parts = upstream_head(parts)?;
-        match (admission, body) {
-            (Admission::Unfenced, ClientBody::Incoming(body)) => {
-                self.forward_plain(request(parts, RequestBody::streamed(body)), kind)
-                    .await
+    ) -> Result<After, Refusal> {
+        if head.method() == "CONNECT" {
+            return Err(Refusal::unclassified("this listener opens no tunnels"));
+        }
+        match (admission, held) {
+            (Admission::Unfenced, held) => self.forward_plain(head, held, kind).await,
+            (Admission::Fenced(permits), Some(held)) => {
+                self.forward_held(head, held, permits).await
             }
-            (Admission::Unfenced, ClientBody::Held(body)) => {
-                self.forward_plain(request(parts, RequestBody::held(body)), kind)
-                    .await
-            }
-            (Admission::Fenced(permits), ClientBody::Held(body)) => {
-                self.forward_held(parts, body, permits).await
-            }
-            (Admission::Fenced(permits), ClientBody::Incoming(body)) => {
-                let is_empty = hyper::body::Body::is_end_stream(&body);
-                match self.listening.config.truncated_body {
-                    TruncatedBody::Discarded if !is_empty => {
-                        self.forward_streamed(parts, body, permits).await
-                    }
-                    _ => {
-                        let (body, permits) = self.hold_admitted(body, permits).await?;
-                        self.forward_held(parts, body, permits).await
-                    }
+            (Admission::Fenced(permits), None) => match self.door.listening.config.truncated_body {
+                TruncatedBody::Discarded if !self.body.is_ended() => {
+                    self.forward_streamed(head, permits).await
                 }
-            }
+                _ => {
+                    let (held, permits) = self.hold_admitted(permits).await?;
+                    self.forward_held(head, held, permits).await
+                }
+            },
         }
     }
 
+    /// What needs no permit.
     async fn forward_plain(
-        &self,
-        request: Request<RequestBody>,
+        &mut self,
+        head: &RequestHead,
+        held: Option<HeldBody>,
         kind: Kind,
-    ) -> Result<Response<ReplyBody>, Refusal> {
-        let response_max = self.listening.limits().upstream_response_timeout;
-        let mut connection = self.pool.get().await.map_err(unreachable)?;
-        let mut sent = connection.send(request, response_max).await;
-        if let Err(SendError::Unsent(request)) = sent {
-            connection = self.pool.connect().await.map_err(unreachable)?;
-            sent = connection.send(*request, response_max).await;
+    ) -> Result<After, Refusal> {
+        let sent = match held {
+            Some(held) => Sent::Held(held),
+            None if head.body() == RequestBody::None => Sent::Nothing,
+            None => Sent::Streamed,
+        };
+        if matches!(sent, Sent::Streamed) {
+            self.invite().await?;
         }
-        match sent {
-            Ok(response) => Ok(reply::direct(response, connection, &self.pool)),
-            Err(error) => Err(lost(&error, kind)),
+        let may_repeat = kind == Kind::Read && matches!(sent, Sent::Nothing);
+        let pool = &self.door.pool;
+        let connection = match may_repeat {
+            true => pool.get_for_read().await,
+            false => pool.get().await,
+        };
+        let connection = connection.map_err(unreachable)?;
+        let may_repeat = may_repeat && connection.is_kept;
+        match self.exchange(head, connection, sent, None).await {
+            Err(Lost::Closed { untouched: true }) if may_repeat => {
+                let fresh = self.door.pool.connect().await.map_err(unreachable)?;
+                let again = self.exchange(head, fresh, Sent::Nothing, None).await;
+                again.or_else(|error| tell_lost(error, kind))
+            }
+            ended => ended.or_else(|error| tell_lost(error, kind)),
         }
     }
 
     /// Reads a fenced body whole, unless a newer token comes first.
     async fn hold_admitted(
-        &self,
-        body: hyper::body::Incoming,
+        &mut self,
         mut permits: InFlight,
     ) -> Result<(HeldBody, InFlight), Refusal> {
-        let reading = async {
-            let spool = self.hold(body, self.listening.body_limits()).await?;
-            spool.finish().await.map_err(cannot_hold)
-        };
+        let limits = self.door.listening.body_limits();
         let held = {
             let revoked = std::future::poll_fn(|cx| permits.poll_revoked(cx));
             tokio::select! {
-                held = reading => held,
+                biased;
+                held = self.hold(limits) => held,
                 // A newer token must not wait for a slow client.
-                refusal = revoked => Err(Refusal { after: AfterRefusal::Close, ..refusal }),
+                refusal = revoked => Err(closing(refusal)),
             }
         };
         Ok((held?, permits))
@@ -105,177 +114,260 @@ impl Door {
 
     /// Forwards a write whose body is here whole: the head is the release.
     async fn forward_held(
-        &self,
-        parts: Parts,
+        &mut self,
+        head: &RequestHead,
         body: HeldBody,
         mut permits: InFlight,
-    ) -> Result<Response<ReplyBody>, Refusal> {
-        let body = match body.is_empty() {
-            true => RequestBody::empty(),
-            false => RequestBody::held(body),
-        };
+    ) -> Result<After, Refusal> {
         // Had before the release, so that a backend that is away leaves no doubt.
         let connection = self.connect_admitted(&mut permits).await?;
         if let Err(refusal) = permits.release() {
             // No byte has left.
             permits.finish();
+            self.door.pool.put(connection);
             return Err(refusal);
         }
-        let (told, answer) = oneshot::channel();
-        self.carrier(told)
-            .spawn_released(connection, request(parts, body), permits);
-        await_reply(answer).await
+        let sent = match head.body() {
+            RequestBody::None => Sent::Nothing,
+            RequestBody::Length(_) | RequestBody::Chunked => Sent::Held(body),
+        };
+        let about = permits.about(Refusal::unknown(""));
+        let ended = self.exchange(head, connection, sent, Some(permits)).await;
+        ended.map_err(|error| tell_fenced(error, about))
     }
 
-    /// Forwards a write whose body is still coming, without its tail.
-    async fn forward_streamed(
+    pub(super) async fn connect_admitted(
         &self,
-        parts: Parts,
-        body: hyper::body::Incoming,
-        mut permits: InFlight,
-    ) -> Result<Response<ReplyBody>, Refusal> {
-        let connection = self.connect_admitted(&mut permits).await?;
-        if let Err(refusal) = permits.forward() {
-            permits.finish();
-            return Err(Refusal {
-                after: AfterRefusal::Close,
-                ..refusal
-            });
-        }
-        let control = Control::new(permits);
-        let body = Withheld::new(body, control.clone(), self.listening.body_limits());
-        let (told, answer) = oneshot::channel();
-        let request = request(parts, RequestBody::withheld(body));
-        self.carrier(told)
-            .spawn_streamed(connection, request, control);
-        await_reply(answer).await
-    }
-
-    async fn connect_admitted(&self, permits: &mut InFlight) -> Result<Connection, Refusal> {
+        permits: &mut InFlight,
+    ) -> Result<Connection, Refusal> {
         let revoked = std::future::poll_fn(|cx| permits.poll_revoked(cx));
         tokio::select! {
-            connection = self.pool.get() => connection.map_err(unreachable),
+            biased;
+            connection = self.door.pool.get() => connection.map_err(unreachable),
             refusal = revoked => Err(refusal),
         }
     }
 
-    fn carrier(&self, told: oneshot::Sender<Result<Response<ReplyBody>, Refusal>>) -> Carrier {
-        Carrier {
-            pool: self.pool.clone(),
-            response_max: self.listening.limits().upstream_response_timeout,
-            told,
-            alive: self.alive.clone(),
+    /// One exchange, to the end of its response. An error: nothing of a reply has left.
+    async fn exchange(
+        &mut self,
+        head: &RequestHead,
+        mut connection: Connection,
+        mut sent: Sent,
+        permits: Option<InFlight>,
+    ) -> Result<After, Lost> {
+        let (outgoing, encoding) = framing(head, &sent);
+        head.write(outgoing, &mut connection.writer.output);
+        self.prefill(&mut sent, encoding, &mut connection.writer.output)?;
+        match self.begin(connection).await {
+            Some(connection) => {
+                self.complete(head, connection, sent, encoding, permits)
+                    .await
+            }
+            None => {
+                if let Some(permits) = permits {
+                    permits.finish();
+                }
+                Err(Lost::Unsent)
+            }
         }
     }
 
-    /// Tells a refusal and audits it.
-    pub(super) fn refuse(&self, refusal: &Refusal, asked: &Asked) -> Response<ReplyBody> {
-        self.audit(refusal, asked);
-        let target = asked.uri.path_and_query().map_or("/", PathAndQuery::as_str);
-        reply::refusal(
-            self.listening
-                .rules()
-                .refusal_reply(refusal, target.as_bytes()),
-        )
+    /// Puts what is here of the body behind the head: mostly it is all of it, and one write does.
+    fn prefill(
+        &mut self,
+        sent: &mut Sent,
+        encoding: Encoding,
+        output: &mut Vec<u8>,
+    ) -> Result<(), Lost> {
+        match sent {
+            Sent::Nothing => {}
+            Sent::Held(body) => {
+                if let Some(bytes) = body.take_short(PREFILLED_BYTES_MAX) {
+                    encoding.put(&bytes, output);
+                    encoding.put_end(body.trailers(), output);
+                    *sent = Sent::Nothing;
+                }
+            }
+            Sent::Streamed => {
+                while output.len() < PREFILLED_BYTES_MAX {
+                    let input = &mut self.reader.input;
+                    let piece = self.body.next(input.filled());
+                    match piece.map_err(|broken| Lost::Cut(Cut::Refused(malformed(broken))))? {
+                        Piece::Data(range) => {
+                            encoding.put(&input.filled()[range.clone()], output);
+                            input.consume(range.end);
+                        }
+                        Piece::More(used) => {
+                            input.consume(used);
+                            break;
+                        }
+                        Piece::End { used, trailers } => {
+                            encoding.put_end(&input.filled()[trailers], output);
+                            input.consume(used);
+                            *sent = Sent::Nothing;
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the first bytes; on a fresh connection if the one at hand had ended before one was
+    /// written. `None`: none was.
+    pub(super) async fn begin(&self, mut connection: Connection) -> Option<Connection> {
+        let response_max = self.door.listening.limits().upstream_response_timeout;
+        let first = within(response_max, connection.writer.write_some()).await;
+        match first {
+            Ok(Ok(())) => return Some(connection),
+            Ok(Err(_)) if connection.is_kept => {}
+            _ => return None,
+        }
+        let mut fresh = self.door.pool.connect().await.ok()?;
+        fresh.writer.output = std::mem::take(&mut connection.writer.output);
+        match within(response_max, fresh.writer.write_some()).await {
+            Ok(Ok(())) => Some(fresh),
+            _ => None,
+        }
+    }
+
+    async fn complete(
+        &mut self,
+        head: &RequestHead,
+        mut connection: Connection,
+        sent: Sent,
+        encoding: Encoding,
+        permits: Option<InFlight>,
+    ) -> Result<After, Lost> {
+        let response_max = self.door.listening.limits().upstream_response_timeout;
+        let sending = Sending::default();
+        let upload = Upload {
+            backend: &mut connection.writer,
+            encoding,
+            stall_max: response_max,
+            sending: &sending,
+        };
+        // A fenced write goes on without its client.
+        let watched = permits.is_none().then_some(&mut self.reader);
+        let exchange = Exchange {
+            door: &self.door,
+            head,
+            response: &mut self.response,
+            backend: &mut connection.reader,
+            client: &mut self.writer,
+            sending: &sending,
+            patience: &mut self.patience,
+            response_max,
+            permits,
+        };
+        let relayed = match sent {
+            Sent::Nothing => exchange.run(upload.head_only(watched)).await,
+            Sent::Held(body) => exchange.run(upload.held(body, watched)).await,
+            Sent::Streamed => {
+                let streamed = upload.streamed(&mut self.reader, &mut self.body);
+                exchange.run(streamed).await
+            }
+        };
+        match relayed {
+            Ok(relayed) if relayed.is_reusable => {
+                self.door.pool.put(connection);
+                Ok(relayed.after)
+            }
+            // What it has of the request must not be taken for all of it.
+            Ok(Relayed { after, .. }) if after == After::Reset || !sending.is_whole() => {
+                connection.abort();
+                Ok(after)
+            }
+            Ok(relayed) => Ok(relayed.after),
+            Err(lost) => {
+                connection.abort();
+                Err(lost)
+            }
+        }
+    }
+
+    /// Carries a released write whose last bytes wait in the connection.
+    pub(super) async fn finish_streamed(
+        &mut self,
+        head: &RequestHead,
+        connection: Connection,
+        permits: InFlight,
+    ) -> Result<After, Refusal> {
+        let about = permits.about(Refusal::unknown(""));
+        let encoding = Encoding::Plain;
+        let ended = self
+            .complete(head, connection, Sent::Nothing, encoding, Some(permits))
+            .await;
+        ended.map_err(|error| tell_fenced(error, about))
     }
 }
 
-async fn await_reply(
-    answer: oneshot::Receiver<Result<Response<ReplyBody>, Refusal>>,
-) -> Result<Response<ReplyBody>, Refusal> {
-    // Only a panic ends the task without an answer.
-    let gone = |_| Err(Refusal::unknown("the write was lost in the proxy"));
-    answer.await.unwrap_or_else(gone)
+/// How the backend gets the body.
+fn framing(head: &RequestHead, sent: &Sent) -> (Outgoing, Encoding) {
+    match (head.body(), sent) {
+        (RequestBody::Chunked, Sent::Held(body)) if body.trailers().is_empty() => {
+            (Outgoing::Length(body.length()), Encoding::Plain)
+        }
+        (RequestBody::Chunked, _) => (Outgoing::AsItCame, Encoding::Chunked),
+        (RequestBody::None | RequestBody::Length(_), _) => (Outgoing::AsItCame, Encoding::Plain),
+    }
 }
 
-fn unreachable(error: ConnectError) -> Refusal {
+/// The client may still be sending: its connection cannot be used again.
+pub fn closing(refusal: Refusal) -> Refusal {
+    Refusal {
+        after: AfterRefusal::Close,
+        ..refusal
+    }
+}
+
+pub(super) fn unreachable(error: ConnectError) -> Refusal {
     tracing::warn!(%error, "no connection to the backend");
     Refusal::busy("the backend cannot be reached", RETRY_AFTER)
 }
 
 /// The backend was lost under a request that needed no permit.
-fn lost(error: &SendError, kind: Kind) -> Refusal {
-    let refusal = Refusal::unknown(lost_detail(error));
-    match kind {
+fn tell_lost(error: Lost, kind: Kind) -> Result<After, Refusal> {
+    let refusal = match error {
+        // Nobody is left to be told.
+        Lost::Cut(Cut::ClientGone) => return Ok(After::Reset),
+        Lost::Cut(Cut::Refused(refusal)) => return Err(closing(refusal)),
+        error => Refusal::unknown(lost_detail(&error)),
+    };
+    Err(match kind {
         Kind::Read => Refusal {
             outcome: Outcome::NotApplied,
             ..refusal
         },
         Kind::Write => refusal,
+    })
+}
+
+/// The backend was lost under a released write.
+fn tell_fenced(error: Lost, about: Refusal) -> Refusal {
+    let refusal = match error {
+        Lost::Unsent => Refusal::busy(lost_detail(&error), RETRY_AFTER),
+        error => Refusal::unknown(lost_detail(&error)),
+    };
+    Refusal {
+        lock: about.lock,
+        token: about.token,
+        ..refusal
     }
 }
 
 /// What is said about a lost exchange.
-pub(super) fn lost_detail(error: &SendError) -> &'static str {
+pub(super) fn lost_detail(error: &Lost) -> &'static str {
     match error {
-        SendError::Unsent(_) => "the backend closed the connection before the request was sent",
-        SendError::Lost(error) => {
-            tracing::warn!(%error, "the backend was lost before its response");
-            "the connection to the backend was lost before its response"
+        Lost::Unsent => "the backend closed the connection before the request was sent",
+        Lost::Cut(_) => "the exchange with the backend was given up",
+        Lost::Closed { .. } => "the connection to the backend was lost before its response",
+        Lost::NoResponse(reason) => {
+            tracing::warn!(reason, "the backend's answer is no response");
+            "what the backend answered is no response"
         }
-        SendError::TimedOut => "the backend did not respond in time",
-    }
-}
-
-fn request(parts: Parts, body: RequestBody) -> Request<RequestBody> {
-    Request::from_parts(parts, body)
-}
-
-/// The head that the backend gets: without what ends at this hop, in HTTP/1.1, all else as it came.
-fn upstream_head(mut parts: Parts) -> Result<Parts, Refusal> {
-    if parts.method == Method::CONNECT {
-        return Err(Refusal::unclassified("this listener opens no tunnels"));
-    }
-    let headers = std::mem::take(&mut parts.headers);
-    let from_http2 = parts.version == Version::HTTP_2;
-    parts.headers = reply::without_hop_by_hop(headers);
-    if parts.headers.contains_key(hyper::header::EXPECT) {
-        // hyper answers it to the client when the body is read (RFC 9110 10.1.1).
-        parts.headers = without(&parts.headers, &hyper::header::EXPECT);
-    }
-    if let Some(authority) = parts.uri.authority() {
-        let host = HeaderValue::from_str(authority.as_str())
-            .map_err(|_| Refusal::malformed("the authority is no host"))?;
-        if !parts.headers.contains_key(HOST) {
-            parts.headers = with_host_first(host, parts.headers);
-        }
-        let path = parts.uri.path_and_query().cloned();
-        // RFC 9112 3.2.1: an empty path is sent as `/`.
-        parts.uri = Uri::from(path.unwrap_or(PathAndQuery::from_static("/")));
-    }
-    if from_http2 {
-        join_cookies(&mut parts.headers);
-    }
-    parts.version = Version::HTTP_11;
-    Ok(parts)
-}
-
-fn without(headers: &HeaderMap, left_out: &HeaderName) -> HeaderMap {
-    let kept = headers.iter().filter(|(name, _)| *name != left_out);
-    kept.map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
-}
-
-fn with_host_first(host: HeaderValue, headers: HeaderMap) -> HeaderMap {
-    let mut with_host = HeaderMap::with_capacity(headers.len() + 1);
-    with_host.insert(HOST, host);
-    for (name, value) in &headers {
-        with_host.append(name.clone(), value.clone());
-    }
-    with_host
-}
-
-/// RFC 9113 8.2.3: cookies that were split for compression are one field in HTTP/1.1.
-fn join_cookies(headers: &mut HeaderMap) {
-    let cookies: Vec<&[u8]> = headers
-        .get_all(hyper::header::COOKIE)
-        .iter()
-        .map(HeaderValue::as_bytes)
-        .collect();
-    if cookies.len() < 2 {
-        return;
-    }
-    if let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..])) {
-        headers.insert(hyper::header::COOKIE, joined);
+        Lost::TimedOut => "the backend did not respond in time",
     }
 }

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::classify::Decided;
-use super::{Asked, Door};
+use super::{Asked, Door, Session};
 use crate::lock_name::LockName;
 use crate::protocol::{Kind, Refusal};
 use crate::proxy::doubts::InFlight;
@@ -17,19 +17,19 @@ pub enum Admission {
     Fenced(InFlight),
 }
 
-impl Door {
+impl Session {
     /// Settles every lock that a ticket is presented for, and takes the permits of a write.
     pub(super) async fn admit(
-        &self,
+        &mut self,
         decided: &Decided,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
-        let gates = &self.listening.gates;
+        let listening = &self.door.listening;
+        let gates = &listening.gates;
+        let last = &mut self.last_gate;
         match decided.kind {
             Kind::Read => {
-                for claim in &decided.claims {
-                    gates.settle(claim, None, deadline).await?;
-                }
+                gates.settle_all(&decided.claims, last, deadline).await?;
                 Ok(Admission::Unfenced)
             }
             Kind::Write => {
@@ -39,17 +39,17 @@ impl Door {
                 if decided.claims.is_empty() {
                     return Ok(Admission::Unfenced);
                 }
-                let hold = self.listening.config.in_doubt_hold;
-                gates
-                    .admit(&decided.claims, hold, deadline)
-                    .await
-                    .map(Admission::Fenced)
+                let hold = listening.config.in_doubt_hold;
+                let admitted = gates.admit(&decided.claims, last, hold, deadline).await;
+                admitted.map(Admission::Fenced)
             }
         }
     }
+}
 
+impl Door {
     /// What an enforcing listener would refuse is audited.
-    pub(super) fn observe(&self, decided: &Decided, asked: &Asked) {
+    pub(super) fn observe(&self, decided: &Decided, asked: &Asked<'_>) {
         if decided.kind == Kind::Write
             && let Some(lock) = decided.missing()
         {

@@ -1,137 +1,126 @@
-//! One HTTP/1.1 connection to a backend, driven by the task that uses it: there is no task per
-//! connection, so a request costs no switch between tasks.
+//! One HTTP/1.1 connection to a backend, read and written by the task that uses it.
 //!
-//! Invariant: nothing is sent twice. A request that comes back unsent ([`SendError::Unsent`]) had
-//! no byte written.
+//! Invariant: it ends by being dropped or aborted, never by half: a FIN may be taken for the end of
+//! a body.
 
-use std::pin::{Pin, pin};
+use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
+use rustix::net::RecvFlags;
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::Instant;
 
-use super::body::RequestBody;
-use super::io::Socket;
+use crate::proxy::wire::{Buffer, Sink, Source};
 
-/// A connection that carries one request at a time.
+/// A connection that carries one exchange at a time.
 pub struct Connection {
-    sender: http1::SendRequest<RequestBody>,
-    driver: http1::Connection<TokioIo<Socket>, RequestBody>,
-    ended: bool,
-    /// The last response began before its request's body had ended.
-    early: bool,
-    socket: Socket,
+    /// What the backend sends.
+    pub reader: Source<OwnedReadHalf>,
+    /// What the backend gets.
+    pub writer: Sink<WriteHalf>,
+    /// It has carried an exchange before.
+    pub is_kept: bool,
     pub(super) idle_since: Instant,
 }
 
-/// Why there is no response.
-pub enum SendError {
-    /// No byte was written: here it is back.
-    Unsent(Box<Request<RequestBody>>),
-    /// The connection was lost, or what came was no response.
-    Lost(hyper::Error),
-    /// The backend took too long to begin its response.
-    TimedOut,
-}
+/// A write half that does not shut the connection down when it is dropped.
+pub struct WriteHalf(Option<OwnedWriteHalf>);
 
 impl Connection {
-    /// Prepares a connected socket.
-    pub async fn new(socket: Socket) -> hyper::Result<Connection> {
-        let (sender, driver) = http1::Builder::new()
-            .preserve_header_case(true)
-            .handshake(TokioIo::new(socket.clone()))
-            .await?;
+    /// Takes over a connected stream.
+    pub fn new(stream: TcpStream) -> io::Result<Connection> {
+        stream.set_nodelay(true)?;
+        let (read, write) = stream.into_split();
         Ok(Connection {
-            sender,
-            driver,
-            ended: false,
-            early: false,
-            socket,
+            reader: Source {
+                half: read,
+                input: Buffer::default(),
+            },
+            writer: Sink {
+                half: WriteHalf(Some(write)),
+                output: vec![],
+            },
+            is_kept: false,
             idle_since: Instant::now(),
         })
     }
 
-    /// Sends a request and waits for the head of its response. `response_max` bounds the silence of
-    /// the backend: it counts from the moment at which the backend last took a part of the body,
-    /// or had all of it, and not while the client is waited for.
-    pub async fn send(
-        &mut self,
-        request: Request<RequestBody>,
-        response_max: Duration,
-    ) -> Result<Response<Incoming>, SendError> {
-        let handing = request.body().handing();
-        let mut asked = handing.asked();
-        let Connection {
-            sender,
-            driver,
-            ended,
-            early,
-            ..
-        } = self;
-        let mut response = pin!(sender.try_send_request(request));
-        let mut patience = pin!(None::<tokio::time::Sleep>);
-        std::future::poll_fn(|cx| {
-            drive(driver, ended, cx);
-            match response.as_mut().poll(cx) {
-                Poll::Ready(Ok(response)) => {
-                    *early = !handing.has_ended();
-                    return Poll::Ready(Ok(response));
-                }
-                Poll::Ready(Err(mut error)) => {
-                    return Poll::Ready(Err(match error.take_message() {
-                        Some(request) => SendError::Unsent(Box::new(request)),
-                        None => SendError::Lost(error.into_error()),
-                    }));
-                }
-                Poll::Pending => {}
-            }
-            if handing.waits_for_client() {
-                patience.set(None);
-            } else if patience.is_none() || handing.asked() != asked {
-                asked = handing.asked();
-                patience.set(Some(tokio::time::sleep(response_max)));
-            }
-            match patience.as_mut().as_pin_mut().map(|sleep| sleep.poll(cx)) {
-                Some(Poll::Ready(())) => Poll::Ready(Err(SendError::TimedOut)),
-                _ => Poll::Pending,
-            }
-        })
-        .await
-    }
-
-    /// Makes progress. Called whenever the response's body is polled.
-    pub fn drive(&mut self, cx: &mut Context<'_>) {
-        drive(&mut self.driver, &mut self.ended, cx);
-    }
-
-    /// Whether it can carry another request, once the last response's body has ended.
-    pub fn is_reusable(&mut self, cx: &mut Context<'_>) -> bool {
-        self.drive(cx);
-        !self.ended && !self.early && self.sender.is_ready()
-    }
-
-    /// The socket, to abort it.
-    pub fn socket(&self) -> &Socket {
-        &self.socket
-    }
-
-    /// Whether the backend still keeps it open.
+    /// Whether an idle connection can carry a request: the backend has neither closed it nor sent
+    /// anything that nobody asked for.
     pub fn is_quiet(&self) -> bool {
-        !self.ended && self.socket.is_quiet()
+        let mut byte = [0; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let stream: &TcpStream = self.reader.half.as_ref();
+        let peeked = rustix::net::recv(stream, &mut byte[..], flags);
+        self.reader.input.is_empty() && peeked == Err(rustix::io::Errno::AGAIN)
+    }
+
+    /// The same as of when the runtime last heard of its sockets, which costs no system call.
+    pub fn was_quiet(&self) -> bool {
+        let stream: &TcpStream = self.reader.half.as_ref();
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        match stream.poll_read_ready(&mut cx) {
+            Poll::Pending => self.reader.input.is_empty(),
+            Poll::Ready(_) => self.is_quiet(),
+        }
+    }
+
+    /// Ends it by RST, and nothing more is sent on it: what the backend has of a request is cut
+    /// off.
+    pub fn abort(self) {
+        let stream: &TcpStream = self.reader.half.as_ref();
+        // SO_LINGER with 0 (socket(7)). Without it the connection still ends, if less abruptly.
+        let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
     }
 }
 
-fn drive(
-    driver: &mut http1::Connection<TokioIo<Socket>, RequestBody>,
-    ended: &mut bool,
-    cx: &mut Context<'_>,
-) {
-    // What went wrong is told by the response or its body.
-    if !*ended && Pin::new(driver).poll_without_shutdown(cx).is_ready() {
-        *ended = true;
+impl WriteHalf {
+    fn half(self: Pin<&mut Self>) -> io::Result<Pin<&mut OwnedWriteHalf>> {
+        let half = self.get_mut().0.as_mut();
+        // It is taken out only when it is dropped.
+        half.map(Pin::new).ok_or(io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl AsyncWrite for WriteHalf {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.half()?.poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.half()?.poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Nothing is buffered here.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for WriteHalf {
+    fn drop(&mut self) {
+        if let Some(half) = self.0.take() {
+            half.forget();
+        }
     }
 }

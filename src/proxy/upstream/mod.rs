@@ -4,11 +4,10 @@
 //! - a connection carries one exchange at a time and comes back only after the whole response;
 //!   after an abort, an error or an early response it is dropped;
 //! - a kept connection is looked at right before its next use: one that the backend has closed, or
-//!   has written to unasked, is dropped.
+//!   has written to unasked, is dropped. For a write the kernel is asked; for a read, which may be
+//!   sent again, what the runtime has heard of the socket will do.
 
-mod body;
 mod connection;
-mod io;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,9 +18,7 @@ use tokio::time::Instant;
 
 use crate::config::Upstream;
 
-pub use body::{BodyError, RequestBody};
-pub use connection::{Connection, SendError};
-pub use io::Socket;
+pub use connection::{Connection, WriteHalf};
 
 /// Most connections that are kept per listener and core.
 pub const IDLE_CONNECTIONS_MAX: usize = 256;
@@ -62,16 +59,25 @@ impl Pool {
 
     /// A kept connection that is still open, or a new one.
     pub async fn get(&self) -> Result<Connection, ConnectError> {
-        match self.kept() {
+        match self.kept(Connection::is_quiet) {
             Some(connection) => Ok(connection),
             None => self.connect().await,
         }
     }
 
-    fn kept(&self) -> Option<Connection> {
+    /// The same for a request that may be sent again: a kept connection that ends just now is found
+    /// out by it.
+    pub async fn get_for_read(&self) -> Result<Connection, ConnectError> {
+        match self.kept(Connection::was_quiet) {
+            Some(connection) => Ok(connection),
+            None => self.connect().await,
+        }
+    }
+
+    fn kept(&self, is_usable: impl Fn(&Connection) -> bool) -> Option<Connection> {
         let mut idle = self.lock();
         while let Some(connection) = idle.pop() {
-            if connection.idle_since.elapsed() < IDLE_MAX && connection.is_quiet() {
+            if connection.idle_since.elapsed() < IDLE_MAX && is_usable(&connection) {
                 return Some(connection);
             }
         }
@@ -95,14 +101,15 @@ impl Pool {
         let stream = TcpStream::connect(&addresses[..])
             .await
             .map_err(ConnectError::Refused)?;
-        let socket = Socket::new(stream).map_err(ConnectError::Refused)?;
-        let refused = |error| ConnectError::Refused(std::io::Error::other(error));
-        Connection::new(socket).await.map_err(refused)
+        Connection::new(stream).map_err(ConnectError::Refused)
     }
 
     /// Takes back a connection after a whole response.
     pub fn put(&self, mut connection: Connection) {
         connection.idle_since = Instant::now();
+        connection.is_kept = true;
+        connection.reader.input.shrink();
+        connection.writer.shrink();
         let mut idle = self.lock();
         if idle.len() < IDLE_CONNECTIONS_MAX {
             idle.push(connection);

@@ -21,7 +21,7 @@ pub const FILE_NAME: &str = "watermarks.redb";
 /// What redb may keep of the file in memory, in bytes.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 
-const FORMAT: &str = "1";
+const FORMAT: &str = "2";
 
 /// Why the store was not opened. The proxy does not serve without it.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +86,8 @@ pub(super) struct Identity {
     pub(super) fingerprint: u64,
     /// The file is new and it is not known that no older one was lost.
     pub(super) unconfirmed: bool,
+    /// The lock patterns that it registers for.
+    pub(super) patterns: Vec<String>,
 }
 
 pub(super) fn create_folder(dir: &Path) -> Result<(), OpenError> {
@@ -164,6 +166,7 @@ fn read_identity(database: &Database) -> Result<Identity, String> {
         clean: number("clean")? == 1,
         fingerprint: number("fingerprint")?,
         unconfirmed: number("unconfirmed")? == 1,
+        patterns: text("patterns")?.lines().map(str::to_owned).collect(),
     })
 }
 
@@ -180,6 +183,8 @@ pub(super) fn write_identity(database: &Database, identity: &Identity) -> Result
             ("clean", flag(identity.clean)),
             ("fingerprint", identity.fingerprint.to_string()),
             ("unconfirmed", flag(identity.unconfirmed)),
+            // A lock name holds no control character, so a line holds a pattern.
+            ("patterns", identity.patterns.join("\n")),
         ] {
             meta.insert(key, value.as_bytes())?;
         }

@@ -74,7 +74,7 @@ pub struct Change {
 }
 
 /// How the store is opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Opening {
     /// Make a store that does not exist although nobody can be asked for floors.
     pub init: bool,
@@ -84,6 +84,8 @@ pub struct Opening {
     pub registered: bool,
     /// Of the rules and modes: another one than the last run's is a change of configuration.
     pub fingerprint: u64,
+    /// The lock patterns of the rules.
+    pub patterns: Vec<String>,
 }
 
 /// What the file told at the start.
@@ -98,6 +100,9 @@ pub struct Start {
     pub suspect: bool,
     /// It is not known yet that no older store was lost: locks without a record are suspect.
     pub unconfirmed: bool,
+    /// The lock patterns to register for: those of the rules, and after an unclean end those of the
+    /// run before, whose writes may still be at the backends.
+    pub patterns: Vec<String>,
 }
 
 /// The handle. Cheap to clone.
@@ -152,15 +157,21 @@ impl Watermarks {
             }
             (false, _) => {
                 database::create_folder(data_dir)?;
-                database::create(data_dir, &new_identity(opening).map_err(failed)?)?;
+                database::create(data_dir, &new_identity(&opening).map_err(failed)?)?;
             }
             (true, false) => {}
         }
         let (database, last) = database::open(data_dir)?;
+        let mut patterns = opening.patterns;
+        if !last.clean {
+            let dropped = last.patterns.iter().filter(|it| !patterns.contains(it));
+            patterns.extend(dropped.cloned().collect::<Vec<_>>());
+        }
         let identity = Identity {
             run: last.run + 1,
             clean: false,
             fingerprint: opening.fingerprint,
+            patterns,
             ..last.clone()
         };
         database::write_identity(&database, &identity).map_err(|error| OpenError::Unusable {
@@ -172,6 +183,7 @@ impl Watermarks {
             run: identity.run,
             suspect: !last.clean && last.fingerprint != opening.fingerprint,
             unconfirmed: identity.unconfirmed,
+            patterns: identity.patterns.clone(),
         };
         let (watermarks, thread) = spawn(data_dir, database, identity)?;
         Ok((watermarks, thread, start))
@@ -263,7 +275,7 @@ impl Drop for WatermarksThread {
     }
 }
 
-fn new_identity(opening: Opening) -> std::io::Result<Identity> {
+fn new_identity(opening: &Opening) -> std::io::Result<Identity> {
     Ok(Identity {
         store_id: random_id()?,
         run: 0,
@@ -271,6 +283,7 @@ fn new_identity(opening: Opening) -> std::io::Result<Identity> {
         clean: true,
         fingerprint: opening.fingerprint,
         unconfirmed: opening.registered,
+        patterns: vec![],
     })
 }
 

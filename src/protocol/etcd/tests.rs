@@ -1,0 +1,460 @@
+//! Classification, rewriting and unwrapping, without etcd: what etcd itself makes of it is in
+//! `tests/etcd_proxy`.
+
+use super::answer::Unwrapped;
+use super::fence::{Fence, Seen, value};
+use super::key::prefix_end;
+use super::method::{Method, Recipe};
+use super::wire::{bytes_of, fields, number_of, put_bytes, put_number};
+use super::{Call, EtcdRule, EtcdRules, KeylessWrites, LeasedWrites};
+use crate::lock_name::LockName;
+use crate::protocol::{Code, Kind, Unmatched};
+
+fn rules(unmatched: Unmatched) -> EtcdRules {
+    let rules = [("job/{id}/**", "job/{id}"), ("orders", "orders")];
+    let rules = rules.map(|(key, lock)| EtcdRule::new(key, lock).unwrap());
+    EtcdRules::default().with_rules(rules.to_vec(), unmatched)
+}
+
+fn range(key: &str, end: &str) -> Vec<u8> {
+    let mut message = vec![];
+    put_bytes(&mut message, 1, key.as_bytes());
+    if !end.is_empty() {
+        put_bytes(&mut message, 2, end.as_bytes());
+    }
+    message
+}
+
+fn put(key: &str) -> Vec<u8> {
+    let mut message = range(key, "");
+    put_bytes(&mut message, 2, b"value");
+    // What no version has yet.
+    put_bytes(&mut message, 77, b"unknown");
+    message
+}
+
+fn op(number: u32, message: &[u8]) -> Vec<u8> {
+    let mut op = vec![];
+    put_bytes(&mut op, number, message);
+    op
+}
+
+fn txn(compares: &[&str], success: &[Vec<u8>], failure: &[Vec<u8>]) -> Vec<u8> {
+    let mut message = vec![];
+    for key in compares {
+        let mut compare = vec![];
+        put_bytes(&mut compare, 3, key.as_bytes());
+        put_bytes(&mut message, 1, &compare);
+    }
+    success.iter().for_each(|op| put_bytes(&mut message, 2, op));
+    failure.iter().for_each(|op| put_bytes(&mut message, 3, op));
+    put_bytes(&mut message, 55, b"unknown");
+    message
+}
+
+fn classify(
+    rules: &EtcdRules,
+    method: Method,
+    message: &[u8],
+) -> Result<(Kind, Vec<String>), Code> {
+    match rules.classify(method, message) {
+        Ok(Call { kind, locks, .. }) => Ok((kind, locks.iter().map(ToString::to_string).collect())),
+        Err(refusal) => Err(refusal.code),
+    }
+}
+
+fn write(locks: &[&str]) -> Result<(Kind, Vec<String>), Code> {
+    Ok((
+        Kind::Write,
+        locks.iter().map(|lock| (*lock).to_owned()).collect(),
+    ))
+}
+
+#[test]
+fn writes_need_the_locks_of_their_keys() {
+    let rules = rules(Unmatched::Pass);
+    let classify = |method, message: &[u8]| classify(&rules, method, message);
+    assert_eq!(
+        classify(Method::Put, &put("job/7/state")),
+        write(&["job/7"])
+    );
+    assert_eq!(classify(Method::Put, &put("free")), write(&[]));
+    assert_eq!(
+        classify(Method::DeleteRange, &range("job/7/", "job/70")),
+        write(&["job/7"])
+    );
+    assert_eq!(
+        classify(Method::DeleteRange, &range("orders", "")),
+        write(&["orders"])
+    );
+    assert_eq!(
+        classify(Method::DeleteRange, &range("k", "oz")),
+        write(&["orders"])
+    );
+    // Which jobs it deletes is not known.
+    assert_eq!(
+        classify(Method::DeleteRange, &range("\0", "\0")),
+        Err(Code::Unclassified)
+    );
+    assert_eq!(classify(Method::DeleteRange, &range("z", "\0")), write(&[]));
+    let reads = Ok((Kind::Read, vec!["job/7".to_owned()]));
+    assert_eq!(classify(Method::Range, &range("job/7/x", "")), reads);
+    assert_eq!(
+        classify(Method::Range, &range("\0", "\0")),
+        Ok((Kind::Read, vec!["orders".to_owned()]))
+    );
+}
+
+#[test]
+fn a_transaction_needs_the_locks_of_every_branch_at_any_depth() {
+    let rules = rules(Unmatched::Pass);
+    let classify = |message: &[u8]| classify(&rules, Method::Txn, message);
+    let inner = txn(&["a"], &[], &[op(2, &put("job/2/x"))]);
+    let outer = txn(
+        &["job/9/x"],
+        &[op(1, &range("job/8/x", "")), op(2, &put("job/1/x"))],
+        &[op(4, &inner)],
+    );
+    assert_eq!(classify(&outer), write(&["job/1", "job/2"]));
+    let deep = (0..100).fold(op(3, &range("orders", "")), |inner, _| {
+        op(4, &txn(&[], &[], &[inner]))
+    });
+    assert_eq!(classify(&txn(&[], &[deep], &[])), write(&["orders"]));
+    let deeper = (0..200).fold(op(2, &put("x")), |inner, _| op(4, &txn(&[], &[inner], &[])));
+    assert_eq!(classify(&txn(&[], &[deeper], &[])), Err(Code::Unclassified));
+    assert_eq!(
+        classify(&txn(&["orders"], &[op(1, &range("orders", ""))], &[]))
+            .unwrap()
+            .0,
+        Kind::Read
+    );
+    // An operation of a later version may be anything.
+    assert_eq!(
+        classify(&txn(&[], &[op(5, b"")], &[])),
+        Err(Code::Unclassified)
+    );
+    let twice = [op(1, &range("a", "")), op(2, &put("orders"))].concat();
+    assert_eq!(classify(&txn(&[], &[twice], &[])), Err(Code::Invalid));
+}
+
+#[test]
+fn what_no_rule_covers_is_refused_where_it_is_asked_for() {
+    let rules = rules(Unmatched::Reject);
+    let classify = |method, message: &[u8]| classify(&rules, method, message);
+    assert_eq!(classify(Method::Put, &put("orders")), write(&["orders"]));
+    assert_eq!(classify(Method::Put, &put("free")), Err(Code::Unclassified));
+    // More than `orders` may be in it.
+    assert_eq!(
+        classify(Method::DeleteRange, &range("orders", "orders0")),
+        Err(Code::Unclassified)
+    );
+    assert_eq!(classify(Method::DeleteRange, &range("z", "a")), write(&[]));
+    assert_eq!(classify(Method::Unknown, b""), Err(Code::Unclassified));
+}
+
+#[test]
+fn leases_recipes_and_keyless_writes_are_decided_by_options() {
+    let strict = rules(Unmatched::Pass);
+    let lax = EtcdRules {
+        keyless_writes: KeylessWrites::Pass,
+        leased_writes: LeasedWrites::Pass,
+        ..rules(Unmatched::Pass)
+    };
+    let leased = |key| {
+        let mut message = put(key);
+        put_number(&mut message, 3, 99);
+        message
+    };
+    assert_eq!(
+        classify(&strict, Method::Put, &leased("orders")),
+        Err(Code::Unclassified)
+    );
+    assert_eq!(classify(&strict, Method::Put, &leased("free")), write(&[]));
+    assert_eq!(
+        classify(&lax, Method::Put, &leased("orders")),
+        write(&["orders"])
+    );
+    assert_eq!(
+        classify(&strict, Method::Keyless, b""),
+        Err(Code::Unclassified)
+    );
+    assert_eq!(classify(&lax, Method::Keyless, b""), write(&[]));
+    assert_eq!(
+        classify(&EtcdRules::default(), Method::Keyless, b""),
+        write(&[])
+    );
+    let alarm = |action| {
+        let mut message = vec![];
+        put_number(&mut message, 1, action);
+        message
+    };
+    assert_eq!(
+        classify(&strict, Method::Alarm, &alarm(0)),
+        Ok((Kind::Read, vec![]))
+    );
+    assert_eq!(
+        classify(&strict, Method::Alarm, &alarm(2)),
+        Err(Code::Unclassified)
+    );
+    let name = |text: &str| op(1, text.as_bytes());
+    let below = Method::Recipe(Recipe::BelowName);
+    assert_eq!(
+        classify(&strict, below, &name("job/7")),
+        Err(Code::Unclassified)
+    );
+    assert_eq!(classify(&strict, below, &name("elsewhere")), write(&[]));
+    assert_eq!(
+        classify(&strict, below, &name("_ringfence")),
+        Err(Code::Unclassified)
+    );
+    let leader = op(1, &op(2, b"orders"));
+    assert_eq!(
+        classify(&strict, Method::Recipe(Recipe::LeaderKey), &leader),
+        Err(Code::Unclassified)
+    );
+}
+
+#[test]
+fn fence_keys_can_be_neither_written_nor_compared() {
+    let rules = EtcdRules::default();
+    let fence = "_ringfence/floor/orders";
+    assert_eq!(
+        classify(&rules, Method::Put, &put(fence)),
+        Err(Code::Unclassified)
+    );
+    let compares = txn(&[fence], &[], &[]);
+    assert_eq!(
+        classify(&rules, Method::Txn, &compares),
+        Err(Code::Unclassified)
+    );
+    let nested = txn(&[], &[op(4, &txn(&[], &[], &[op(2, &put(fence))]))], &[]);
+    assert_eq!(
+        classify(&rules, Method::Txn, &nested),
+        Err(Code::Unclassified)
+    );
+    assert!(
+        rules
+            .classify(Method::DeleteRange, &range(fence, ""))
+            .is_ok()
+    );
+}
+
+fn fence(lock: &str, floor: u64) -> Fence {
+    Fence {
+        lock: LockName::new(lock).unwrap(),
+        floor,
+        unsigned: false,
+    }
+}
+
+/// The messages under a number, in order.
+fn all(message: &[u8], number: u32) -> Vec<Vec<u8>> {
+    let fields = fields(message).map(Result::unwrap);
+    fields
+        .filter(|field| field.number == number)
+        .map(|field| field.value.bytes().to_vec())
+        .collect()
+}
+
+#[test]
+fn a_write_is_sent_whole_under_the_comparison_of_every_floor() {
+    let rules = rules(Unmatched::Pass);
+    let message = put("orders");
+    let call = rules.classify(Method::Put, &message).unwrap();
+    assert!(
+        call.rewrite(&rules.keys, &[]).is_none(),
+        "nothing is to be changed"
+    );
+    let fences = [fence("orders", 7), fence("other", 9)];
+    let sent = call.rewrite(&rules.keys, &fences).unwrap();
+    let compares = all(&sent.message, 1);
+    assert_eq!(compares.len(), 2);
+    for (compare, fence) in compares.iter().zip(&fences) {
+        // EQUAL, VALUE.
+        assert_eq!(
+            (number_of(compare, 1), number_of(compare, 2)),
+            (Ok(0), Ok(3))
+        );
+        assert_eq!(
+            bytes_of(compare, 3).unwrap(),
+            rules.keys.floor_key(&fence.lock)
+        );
+        assert_eq!(bytes_of(compare, 7).unwrap(), value(fence));
+    }
+    assert_eq!(all(&sent.message, 2), [op(2, &message)]);
+    assert_eq!(all(&sent.message, 3).len(), 2);
+}
+
+fn header(revision: u64) -> Vec<u8> {
+    let mut header = vec![];
+    put_number(&mut header, 3, revision);
+    header
+}
+
+fn response(succeeded: bool, responses: &[Vec<u8>]) -> Vec<u8> {
+    let mut message = vec![];
+    put_bytes(&mut message, 1, &header(42));
+    put_number(&mut message, 2, succeeded.into());
+    responses
+        .iter()
+        .for_each(|it| put_bytes(&mut message, 3, it));
+    message
+}
+
+fn kv(key: &str, version: u64) -> Vec<u8> {
+    let mut kv = vec![];
+    put_bytes(&mut kv, 1, key.as_bytes());
+    put_number(&mut kv, 4, version);
+    kv
+}
+
+#[test]
+fn a_fence_that_failed_is_told_from_a_comparison_of_the_clients_own() {
+    let rules = rules(Unmatched::Pass);
+    let message = txn(&["a"], &[op(2, &put("orders"))], &[]);
+    let call = rules.classify(Method::Txn, &message).unwrap();
+    let sent = call.rewrite(&rules.keys, &[fence("orders", 7)]).unwrap();
+    assert_eq!(all(&sent.message, 2), [op(4, &message)]);
+    // Its own comparison failed.
+    let own = response(true, &[op(4, &op(1, &header(3)))]);
+    let Unwrapped::Reply(reply) = sent.answer.unwrap(&own).unwrap() else {
+        panic!("a fence")
+    };
+    assert_eq!(
+        (bytes_of(&reply, 1), number_of(&reply, 2)),
+        (Ok(&*header(42)), Ok(0))
+    );
+    // The fence's did.
+    let mut found = vec![];
+    put_bytes(&mut found, 5, &value(&fence("orders", 8)));
+    let refused = response(false, &[op(1, &op(2, &found))]);
+    let floor = Seen::Floor {
+        floor: 8,
+        unsigned: false,
+    };
+    assert_eq!(
+        sent.answer.unwrap(&refused),
+        Ok(Unwrapped::Fenced(vec![floor]))
+    );
+    let missing = response(false, &[op(1, b"")]);
+    assert_eq!(
+        sent.answer.unwrap(&missing),
+        Ok(Unwrapped::Fenced(vec![Seen::Missing]))
+    );
+}
+
+#[test]
+fn a_range_over_fence_keys_is_read_around_them_and_put_together() {
+    let rules = rules(Unmatched::Pass);
+    let mut message = range("\0", "\0");
+    put_number(&mut message, 3, 2);
+    put_number(&mut message, 5, 1);
+    put_number(&mut message, 6, 1);
+    put_bytes(&mut message, 66, b"unknown");
+    let call = rules.classify(Method::Range, &message).unwrap();
+    let sent = call.rewrite(&rules.keys, &[]).unwrap();
+    let parts: Vec<_> = all(&sent.message, 2)
+        .iter()
+        .map(|op| bytes_of(op, 1).unwrap().to_vec())
+        .collect();
+    let ends: Vec<_> = parts
+        .iter()
+        .map(|part| (bytes_of(part, 1).unwrap(), bytes_of(part, 2).unwrap()))
+        .collect();
+    let end = prefix_end(b"_ringfence/").unwrap();
+    assert_eq!(
+        ends,
+        [(&b"\0"[..], &b"_ringfence/"[..]), (&end[..], &b"\0"[..])]
+    );
+    assert!(
+        parts
+            .iter()
+            .all(|part| bytes_of(part, 66) == Ok(b"unknown"))
+    );
+    let part = |kvs: &[Vec<u8>], count| {
+        let mut range = vec![];
+        kvs.iter().for_each(|kv| put_bytes(&mut range, 2, kv));
+        put_number(&mut range, 4, count);
+        op(1, &range)
+    };
+    let first = part(&[kv("a", 2), kv("b", 5)], 2);
+    let second = part(&[kv("x", 1), kv("y", 3)], 3);
+    let Unwrapped::Reply(reply) = sent
+        .answer
+        .unwrap(&response(true, &[first, second]))
+        .unwrap()
+    else {
+        panic!("a fence")
+    };
+    assert_eq!(
+        all(&reply, 2),
+        [kv("x", 1), kv("a", 2)],
+        "in the order of versions"
+    );
+    assert_eq!((number_of(&reply, 3), number_of(&reply, 4)), (Ok(1), Ok(5)));
+    assert_eq!(bytes_of(&reply, 1).unwrap(), header(42));
+}
+
+#[test]
+fn deletions_within_transactions_go_around_fence_keys_in_their_place() {
+    let rules = rules(Unmatched::Pass);
+    let keep = op(2, &put("free"));
+    let message = txn(
+        &["a"],
+        &[keep.clone(), op(3, &range("_", "a"))],
+        &[op(3, &range("_ringfence/", ""))],
+    );
+    let call = rules.classify(Method::Txn, &message).unwrap();
+    let sent = call.rewrite(&rules.keys, &[]).unwrap();
+    assert_eq!(bytes_of(&sent.message, 55).unwrap(), b"unknown");
+    let success = all(&sent.message, 2);
+    assert_eq!(success[0], keep);
+    assert_eq!(all(bytes_of(&success[1], 4).unwrap(), 2).len(), 2);
+    let failure = bytes_of(&all(&sent.message, 3)[0], 3).unwrap().to_vec();
+    assert_eq!(
+        bytes_of(&failure, 1),
+        bytes_of(&failure, 2),
+        "a range without a key"
+    );
+    let deleted = |count, kvs: &[&str]| {
+        let mut delete = op(1, &header(9));
+        put_number(&mut delete, 2, count);
+        kvs.iter()
+            .for_each(|key| put_bytes(&mut delete, 3, &kv(key, 1)));
+        op(3, &delete)
+    };
+    let mut parts = vec![];
+    put_bytes(&mut parts, 3, &deleted(1, &["_a"]));
+    put_bytes(&mut parts, 3, &deleted(2, &["_y", "_z"]));
+    let answered = response(true, &[op(2, &op(1, &header(9))), op(4, &parts)]);
+    let Unwrapped::Reply(reply) = sent.answer.unwrap(&answered).unwrap() else {
+        panic!("a fence")
+    };
+    let responses = all(&reply, 3);
+    assert_eq!(responses[0], op(2, &op(1, &header(9))));
+    let delete = bytes_of(&responses[1], 3).unwrap();
+    assert_eq!(number_of(delete, 2), Ok(3));
+    assert_eq!(all(delete, 3), [kv("_a", 1), kv("_y", 1), kv("_z", 1)]);
+    assert_eq!(bytes_of(delete, 1).unwrap(), header(9));
+}
+
+#[test]
+fn reads_under_a_ticket_are_linearizable() {
+    let rules = rules(Unmatched::Pass);
+    let mut message = range("orders", "");
+    put_number(&mut message, 7, 1);
+    let call = rules.classify(Method::Range, &message).unwrap();
+    assert!(call.rewrite(&rules.keys, &[]).is_none());
+    let sent = call.rewrite(&rules.keys, &[fence("orders", 7)]).unwrap();
+    let read = bytes_of(&all(&sent.message, 2)[0], 1).unwrap().to_vec();
+    assert_eq!(
+        (bytes_of(&read, 1), number_of(&read, 7)),
+        (Ok(&b"orders"[..]), Ok(0))
+    );
+    let within = txn(&[], &[op(1, &message)], &[]);
+    let call = rules.classify(Method::Txn, &within).unwrap();
+    let sent = call.rewrite(&rules.keys, &[fence("orders", 7)]).unwrap();
+    let inner = bytes_of(&all(&sent.message, 2)[0], 4).unwrap().to_vec();
+    let read = bytes_of(&all(&inner, 2)[0], 1).unwrap().to_vec();
+    assert_eq!(number_of(&read, 7), Ok(0));
+}

@@ -1,0 +1,167 @@
+//! Calls of the KV service, sent under the comparison of their floors.
+
+use hyper::Response;
+use hyper::header::HeaderMap;
+use tokio::time::Instant;
+
+use super::body::ToClient;
+use super::claims::Admitted;
+use super::door::{Door, Heard};
+use super::floors::TXN;
+use super::upstream::{Lost, Unary};
+use super::{NotRaised, reply};
+use crate::protocol::etcd::Call;
+use crate::protocol::etcd::answer::{self, Unwrapped};
+use crate::protocol::etcd::fence::{Fence, Seen};
+use crate::protocol::etcd::rewrite;
+use crate::protocol::etcd::wire::Malformed;
+use crate::protocol::{Kind, Refusal};
+use crate::proxy::gates::Claim;
+use crate::token::Token;
+
+/// Most times that a call is sent because etcd said that it compared and did nothing, although the
+/// token is current.
+const ROUNDS_MAX: usize = 4;
+
+impl Door {
+    pub(super) async fn forward_kv(
+        &self,
+        heard: Heard,
+        call: &Call<'_>,
+        admitted: &Admitted,
+        deadline: Instant,
+    ) -> Result<Response<ToClient>, Refusal> {
+        let (keys, claims) = (&self.rules().keys, admitted.claims());
+        let fences = self.fences(claims);
+        let Some(rewritten) = call.rewrite(keys, &fences) else {
+            return self.pass(heard, call.kind).await;
+        };
+        for _ in 0..ROUNDS_MAX {
+            let unary = self
+                .call_txn(&heard.parts.headers, &rewritten.message)
+                .await;
+            let unary = unary.map_err(|lost| self.lost(&lost, call.kind))?;
+            let Some(message) = &unary.message else {
+                return Ok(reply::failed(unary));
+            };
+            match rewritten.answer.unwrap(message) {
+                Ok(Unwrapped::Reply(message)) => {
+                    return Ok(reply::unary(unary.head, &message, unary.trailers));
+                }
+                Ok(Unwrapped::Fenced(seen)) => self.judge(claims, &seen, deadline).await?,
+                Err(Malformed(reason)) => return Err(garbled(reason, call.kind)),
+            }
+        }
+        Err(NotRaised::Unavailable.about(claims))
+    }
+
+    /// What a call without a transaction presents is compared before it: it changes no guarded key.
+    pub(super) async fn check_floors(
+        &self,
+        admitted: &Admitted,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        let claims = admitted.claims();
+        let fences = self.fences(claims);
+        if fences.is_empty() {
+            return Ok(());
+        }
+        let check = rewrite::check(&self.rules().keys, &fences);
+        for _ in 0..ROUNDS_MAX {
+            let unary = self.call_txn(&HeaderMap::new(), &check).await;
+            let unary = unary.map_err(|lost| self.lost(&lost, Kind::Read))?;
+            let Some(message) = &unary.message else {
+                tracing::warn!(reason = unary.reason(), "etcd does not compare floors");
+                return Err(NotRaised::Unavailable.about(claims));
+            };
+            match answer::checked(message) {
+                Ok(None) => return Ok(()),
+                Ok(Some(seen)) => self.judge(claims, &seen, deadline).await?,
+                Err(Malformed(reason)) => return Err(garbled(reason, Kind::Read)),
+            }
+        }
+        Err(NotRaised::Unavailable.about(claims))
+    }
+
+    /// The floors that etcd is to compare: of the locks that this listener guards.
+    pub(super) fn fences(&self, claims: &[Claim]) -> Vec<Fence> {
+        let guarded = claims
+            .iter()
+            .filter(|claim| self.enforces() && self.rules().guards_lock(&claim.lock));
+        let fence = |claim: &Claim| Fence {
+            lock: claim.lock.clone(),
+            floor: claim.token.get(),
+            unsigned: claim.unsigned,
+        };
+        guarded.map(fence).collect()
+    }
+
+    /// A transaction with the client's own headers: its identity at etcd, its deadline.
+    pub(super) async fn call_txn(
+        &self,
+        headers: &HeaderMap,
+        message: &[u8],
+    ) -> Result<Unary, Lost> {
+        let wait_max = self.listening.config.limits.upstream_response_timeout;
+        let mut own = super::upstream::own_headers();
+        for (name, value) in headers {
+            if !own.contains_key(name) {
+                own.append(name.clone(), value.clone());
+            }
+        }
+        self.backend.call(TXN, own, message, wait_max).await
+    }
+
+    /// etcd has compared, and did nothing. Stale, or the floor is brought to where it belongs.
+    pub(super) async fn judge(
+        &self,
+        claims: &[Claim],
+        seen: &[Seen],
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        let guarded = claims
+            .iter()
+            .filter(|it| self.rules().guards_lock(&it.lock));
+        for (claim, seen) in guarded.zip(seen) {
+            let token = claim.token.get();
+            match seen {
+                Seen::Floor { floor, unsigned } if *unsigned == claim.unsigned => {
+                    if *floor > token {
+                        let watermark = Token::new(*floor);
+                        return Err(Refusal::stale(claim.lock.clone(), claim.token, watermark));
+                    }
+                    if *floor == token {
+                        continue;
+                    }
+                }
+                // The raise tells what is wrong with it.
+                Seen::Floor { .. } | Seen::Damaged | Seen::Missing => {}
+            }
+            tracing::warn!(lock = %claim.lock, token, ?seen, "etcd's floor was not the raised one");
+            self.listening.gates.settle_anew(claim, deadline).await?;
+        }
+        Ok(())
+    }
+}
+
+impl NotRaised {
+    /// About the first of these claims.
+    fn about(self, claims: &[Claim]) -> Refusal {
+        match claims.first() {
+            Some(claim) => self.refusal(claim.lock.clone(), claim.token),
+            None => Refusal::busy("etcd was busy", std::time::Duration::from_secs(1)),
+        }
+    }
+}
+
+/// etcd answered, but not as its API says.
+fn garbled(reason: &'static str, kind: Kind) -> Refusal {
+    tracing::error!(reason, "etcd's response cannot be read");
+    match kind {
+        Kind::Read => Refusal::busy(
+            "etcd's response cannot be read",
+            std::time::Duration::from_secs(1),
+        ),
+        Kind::Write => Refusal::unknown("etcd's response cannot be read"),
+    }
+}

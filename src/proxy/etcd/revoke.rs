@@ -1,0 +1,119 @@
+//! The end of a lease deletes its keys, and no transaction can hold it. So the guarded keys among
+//! them are deleted first, each under the comparison of the floors and only while it hangs on the
+//! lease; then the lease is revoked, which deletes the others.
+
+use hyper::Response;
+use tokio::time::Instant;
+
+use super::body::ToClient;
+use super::claims::Admitted;
+use super::door::{Door, Heard};
+use super::reply;
+use super::upstream::own_headers;
+use crate::protocol::etcd::answer;
+use crate::protocol::etcd::wire::{self, Malformed, Value};
+use crate::protocol::etcd::{Call, delete_leased};
+use crate::protocol::{Kind, Refusal};
+
+/// Keys that one transaction deletes: etcd takes 128 operations unless `--max-txn-ops` says
+/// otherwise, and the comparisons count.
+const KEYS_PER_TXN_MAX: usize = 64;
+/// Most times that a transaction is sent because etcd said that it compared and did nothing.
+const ROUNDS_MAX: usize = 4;
+
+impl Door {
+    pub(super) async fn forward_revoke(
+        &self,
+        heard: Heard,
+        call: &Call<'_>,
+        admitted: &Admitted,
+        deadline: Instant,
+    ) -> Result<Response<ToClient>, Refusal> {
+        let lease = call.revokes.unwrap_or_default();
+        let keys = match self.leased_keys(&heard, lease).await? {
+            Ok(keys) => keys,
+            // What etcd has to say about the lease.
+            Err(response) => return Ok(response),
+        };
+        let (locks, doomed) = self.rules().cover_leased(&keys)?;
+        if let Some(lock) = admitted.missing(&locks) {
+            return Err(Refusal::missing(lock.clone()));
+        }
+        self.check_floors(admitted, deadline).await?;
+        for doomed in doomed.chunks(KEYS_PER_TXN_MAX) {
+            if let Some(response) = self
+                .delete(&heard, lease, doomed, admitted, deadline)
+                .await?
+            {
+                return Ok(response);
+            }
+        }
+        self.pass(heard, Kind::Write).await
+    }
+
+    /// The keys that hang on a lease.
+    async fn leased_keys(
+        &self,
+        heard: &Heard,
+        lease: u64,
+    ) -> Result<Result<Vec<Vec<u8>>, Response<ToClient>>, Refusal> {
+        // `LeaseTimeToLiveRequest { ID, keys }`.
+        let mut request = vec![];
+        wire::put_number(&mut request, 1, lease);
+        wire::put_number(&mut request, 2, 1);
+        let mut headers = own_headers();
+        if let Some(identity) = heard.parts.headers.get("token") {
+            headers.insert("token", identity.clone());
+        }
+        let path = "/etcdserverpb.Lease/LeaseTimeToLive";
+        let wait_max = self.listening.config.limits.upstream_response_timeout;
+        let called = self.backend.call(path, headers, &request, wait_max).await;
+        let unary = called.map_err(|lost| self.lost(&lost, Kind::Read))?;
+        let Some(message) = &unary.message else {
+            return Ok(Err(reply::failed(unary)));
+        };
+        let mut keys = vec![];
+        for field in wire::fields(message) {
+            let field = field.map_err(|Malformed(reason)| {
+                tracing::error!(reason, "etcd's answer about a lease cannot be read");
+                Refusal::unclassified("the keys of the lease are not known")
+            })?;
+            if let (5, Value::Bytes(key)) = (field.number, field.value) {
+                keys.push(key.to_vec());
+            }
+        }
+        Ok(Ok(keys))
+    }
+
+    /// `Some`: etcd refuses it, and says why.
+    async fn delete(
+        &self,
+        heard: &Heard,
+        lease: u64,
+        doomed: &[&[u8]],
+        admitted: &Admitted,
+        deadline: Instant,
+    ) -> Result<Option<Response<ToClient>>, Refusal> {
+        let claims = admitted.claims();
+        let txn = delete_leased(&self.rules().keys, &self.fences(claims), lease, doomed);
+        for _ in 0..ROUNDS_MAX {
+            let unary = self.call_txn(&heard.parts.headers, &txn).await;
+            let unary = unary.map_err(|lost| self.lost(&lost, Kind::Write))?;
+            let Some(message) = &unary.message else {
+                return Ok(Some(reply::failed(unary)));
+            };
+            match answer::checked(message) {
+                Ok(None) => return Ok(None),
+                Ok(Some(seen)) => self.judge(claims, &seen, deadline).await?,
+                Err(Malformed(_)) => {
+                    return Err(Refusal::unknown("etcd's response cannot be read"));
+                }
+            }
+        }
+        let wait = std::time::Duration::from_secs(1);
+        Err(Refusal::busy(
+            "other proxies keep changing these locks",
+            wait,
+        ))
+    }
+}

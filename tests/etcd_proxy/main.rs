@@ -1,0 +1,12 @@
+//! etcd behind the proxy: real servers of both versions, tonic's and etcdctl's clients.
+
+mod ctl;
+mod delayed;
+mod drivers;
+#[path = "../support/etcd.rs"]
+mod etcd;
+mod fenced;
+mod hidden;
+mod order;
+mod responses;
+mod support;

@@ -54,6 +54,8 @@ impl Proxied {
             Ok(considered) => considered,
             Err(refusal) => panic!("{refusal:?}"),
         };
+        // Shown when the test fails.
+        println!("> {} {refused}", String::from_utf8_lossy(bytes));
         if refused || Self::must_refuse(&considered) {
             let error = error_response(&[(b'C', "RF001")]);
             self.batch.extend(self.session.refuse(&considered, error));
@@ -147,6 +149,7 @@ impl Proxied {
         self.client.send(&batch);
         while !self.session.is_quiet() {
             let (tag, payload) = self.client.receive();
+            println!("< {} {}", tag as char, String::from_utf8_lossy(&payload));
             let told = BackendMessage::read(tag, &payload).unwrap();
             let reply = self
                 .session

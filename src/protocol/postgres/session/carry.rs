@@ -45,7 +45,11 @@ impl Session {
             if let (Step::Statement(Some(act)), false) = (&step, skipped) {
                 self.ahead.apply(act);
             }
-            self.span_to_fill().push(step);
+            let span = self.span_to_fill();
+            match considered.kind {
+                Kind::Extended => span.push_extended(step),
+                _ => span.push(step),
+            }
         }
         let span = self.span_to_fill();
         match considered.kind {
@@ -55,12 +59,11 @@ impl Session {
                 span.ended = true;
                 self.ahead.end_span();
             }
-            Kind::Extended => span.extended = true,
             Kind::Sync => {
                 span.by_sync = true;
                 self.end_span(&mut forward.after);
             }
-            Kind::Silent => {}
+            Kind::Extended | Kind::Silent => {}
         }
         forward
     }
@@ -85,13 +88,13 @@ impl Session {
         self.begin_again(&mut send);
         let is_query = considered.kind == Kind::Query;
         let span = self.span_to_fill();
-        span.push(Step::Refused(error));
         span.rolls_back |= rolls_back;
-        span.extended |= !is_query;
         if !is_query {
+            span.push_extended(Step::Refused(error));
             send.extend(frame::parse(REFUSED_NAME, REFUSED_TEXT));
             return send;
         }
+        span.push(Step::Refused(error));
         send.extend(frame::query(REFUSED_TEXT));
         self.end_span(&mut send);
         send
@@ -177,7 +180,7 @@ impl Session {
         if !self.certain.is_explicit() {
             // Up to its Sync: there a ROLLBACK would commit what came before it. An error does not,
             // and the server skips the rest.
-            self.span_to_fill().push(Step::Refused(error));
+            self.span_to_fill().push_extended(Step::Refused(error));
             return frame::parse(REFUSED_NAME, REFUSED_TEXT);
         }
         self.ahead.end(false, false);

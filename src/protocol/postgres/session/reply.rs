@@ -90,7 +90,7 @@ impl Session {
                 let span = self.spans.front_mut();
                 if let Some(span) = span.filter(|span| span.steps.front() == Some(&Step::Describe))
                 {
-                    span.steps.pop_front();
+                    span.take();
                 }
             }
             BackendMessage::CopyIn => self.copy_in()?,
@@ -101,11 +101,7 @@ impl Session {
 
     fn take_step(&mut self, what: &'static str) -> Result<Step, Unexpected> {
         let span = self.spans.front_mut().ok_or(Unexpected { what })?;
-        // The end of a COPY has no answer of its own.
-        while span.steps.front() == Some(&Step::CopyEnd) {
-            span.steps.pop_front();
-        }
-        span.steps.pop_front().ok_or(Unexpected { what })
+        span.take().ok_or(Unexpected { what })
     }
 
     /// A statement is complete; `rolled_back`: its tag is ROLLBACK.
@@ -172,6 +168,7 @@ impl Session {
             };
         };
         span.failed = true;
+        let in_pipeline = std::mem::take(&mut span.extended) > 0;
         let steps = std::mem::take(&mut span.steps);
         let mut told = told;
         for (at, step) in steps.into_iter().enumerate() {
@@ -182,17 +179,19 @@ impl Session {
                 _ => {}
             }
         }
-        self.skip_to_sync();
+        if in_pipeline {
+            self.skip_to_sync();
+        }
         self.predict();
         Ok(told)
     }
 
-    /// A simple Query within a failed pipeline is skipped like the rest of it.
+    /// A simple Query behind what failed in a pipeline is skipped like the rest of it.
     fn skip_to_sync(&mut self) {
         let Some(mut span) = self.spans.pop_front() else {
             return;
         };
-        while span.extended && span.ended && !span.by_sync {
+        while span.ended && !span.by_sync {
             match self.spans.pop_front() {
                 Some(next) => (span.ended, span.by_sync) = (next.ended, next.by_sync),
                 None => span.ended = false,
@@ -252,6 +251,7 @@ impl Session {
                 return unexpected("CopyInResponse").map(|_| ());
             }
             span.steps.extend(next.steps);
+            span.extended += next.extended;
             (span.ended, span.by_sync) = (next.ended, next.by_sync);
         }
         self.copying = !span.steps.contains(&Step::CopyEnd);

@@ -56,8 +56,9 @@ pub(super) struct Span {
     pub(super) ended: bool,
     /// That was a Sync.
     pub(super) by_sync: bool,
-    /// It has messages of the extended protocol: after an error the server skips to a Sync.
-    pub(super) extended: bool,
+    /// How many of the first steps are the extended protocol's: after an error in one of those the
+    /// server skips to a Sync, after one in a simple Query it does not.
+    pub(super) extended: usize,
     /// The server told an error: it skips to the end of the span.
     pub(super) failed: bool,
     /// The last statement that it refused was a COMMIT: the transaction is rolled back at its end.
@@ -72,9 +73,26 @@ impl Span {
             steps: VecDeque::new(),
             ended: false,
             by_sync: false,
-            extended: false,
+            extended: 0,
             failed: false,
             rolls_back: false,
+        }
+    }
+
+    /// The next step that has an answer.
+    pub(super) fn take(&mut self) -> Option<Step> {
+        // The end of a COPY has none.
+        while self.steps.front() == Some(&Step::CopyEnd) {
+            self.steps.pop_front();
+        }
+        self.extended = self.extended.saturating_sub(1);
+        self.steps.pop_front()
+    }
+
+    pub(super) fn push_extended(&mut self, step: Step) {
+        if !self.failed {
+            self.extended += 1;
+            self.steps.push_back(step);
         }
     }
 

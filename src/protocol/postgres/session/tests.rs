@@ -695,6 +695,22 @@ fn a_query_in_a_failed_pipeline_has_no_answer() {
     assert!(it.0.is_quiet());
 }
 
+/// An error of the query itself skips nothing.
+#[test]
+fn a_query_that_fails_behind_a_pipeline_is_answered() {
+    let mut it = Driven::new();
+    it.run("SELECT 1");
+    it.query("SELECT 1/0");
+    it.run("SELECT 2");
+    it.sync();
+    it.ran("SELECT 1");
+    it.error();
+    it.ready(I);
+    it.ran("SELECT 1");
+    it.ready(I);
+    assert!(it.0.is_quiet());
+}
+
 #[test]
 fn a_portal_of_an_unknown_statement_is_unknown() {
     let mut it = Driven::new();

@@ -57,7 +57,7 @@ impl Session {
             Kind::Query if span.failed => {}
             Kind::Query => {
                 span.ended = true;
-                self.ahead.end_span();
+                self.ahead.end_span(false);
             }
             Kind::Sync => {
                 span.by_sync = true;
@@ -153,7 +153,7 @@ impl Session {
         let span = self.span_to_fill();
         span.ended = true;
         if !span.rolls_back {
-            self.ahead.end_span();
+            self.ahead.end_span(false);
         } else {
             span.origin = Origin::ClientContinued;
             after.extend(frame::query(b"ROLLBACK"));

@@ -216,13 +216,19 @@ impl Session {
             return Err(Unexpected { what });
         }
         self.status = status;
+        // A span that went as it was expected to leaves the prediction right: looking at all that
+        // is awaited at each of many spans would take long.
+        let open = status != TransactionStatus::Idle;
+        let expected = !span.failed && self.certain.is_explicit() == open;
         match status {
             TransactionStatus::Idle => self.certain.end(!span.failed, false),
             TransactionStatus::InTransaction | TransactionStatus::Failed => {
                 self.certain.stays_open();
             }
         }
-        self.predict();
+        if !expected {
+            self.predict();
+        }
         let ended = (status == TransactionStatus::Idle).then_some(span.id);
         if ended.is_some() && self.spans.is_empty() {
             // Portals end with their transaction.
@@ -273,8 +279,8 @@ impl Session {
                     _ => {}
                 }
             }
-            if span.ended {
-                state.end_span();
+            if span.failed || span.ended {
+                state.end_span(span.failed);
             }
         }
         self.ahead = state;

@@ -107,10 +107,10 @@ impl State {
         }
     }
 
-    /// A span ends without an error: so does a transaction that no BEGIN began.
-    pub(super) fn end_span(&mut self) {
+    /// A span ends: so does a transaction that no BEGIN began.
+    pub(super) fn end_span(&mut self, failed: bool) {
         if !self.explicit {
-            self.end(true, false);
+            self.end(!failed, false);
         }
     }
 

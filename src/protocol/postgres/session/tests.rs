@@ -206,6 +206,7 @@ fn a_set_of_a_failed_transaction_is_taken_back() {
     assert_eq!(it.tickets(), "a");
     it.done("SET");
     it.error();
+    assert_eq!(it.tickets(), "");
     it.ready(I);
     assert_eq!(it.tickets(), "");
     // What a COMMIT in the middle kept stays.

@@ -171,7 +171,8 @@ impl Session {
         let in_pipeline = std::mem::take(&mut span.extended) > 0;
         let steps = std::mem::take(&mut span.steps);
         let mut told = told;
-        for (at, step) in steps.into_iter().enumerate() {
+        let steps = steps.into_iter().filter(|step| *step != Step::CopyEnd);
+        for (at, step) in steps.enumerate() {
             match step {
                 Step::Parse(name) => self.statements.give_up(&name),
                 Step::Bind(name) => self.portals.give_up(&name),

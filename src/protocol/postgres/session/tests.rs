@@ -549,6 +549,21 @@ fn a_copy_that_fails_at_once_answers_every_sync() {
 }
 
 #[test]
+fn a_refusal_behind_data_that_nobody_took_is_told() {
+    let mut it = Driven::new();
+    it.run("COPY no_table FROM STDIN");
+    it.sync();
+    it.send(Message::CopyEnd);
+    let considered = it.consider_query("UPDATE t SET a = 1").unwrap();
+    it.0.refuse(&considered, b"RF001".to_vec());
+    it.reply(BackendMessage::ParseComplete);
+    it.error();
+    it.ready(I);
+    assert_eq!(it.error(), Deliver::Replace(b"RF001".to_vec()));
+    it.ready(I);
+}
+
+#[test]
 fn a_simple_copy_fails_in_its_data() {
     let mut it = Driven::new();
     it.query("COPY t FROM STDIN");

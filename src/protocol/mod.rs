@@ -13,6 +13,8 @@ pub mod grpc;
 pub mod head;
 pub mod http;
 pub mod pattern;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod redis;
 pub mod refusal;
 pub mod s3;

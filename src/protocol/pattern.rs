@@ -27,6 +27,8 @@ pub enum Subject {
     Bucket,
     /// The key of an S3 object.
     Key,
+    /// The names of a Postgres database, schema or table: a segment each.
+    Names,
 }
 
 impl Subject {
@@ -35,6 +37,7 @@ impl Subject {
             Subject::Path => "path",
             Subject::Bucket => "bucket",
             Subject::Key => "key",
+            Subject::Names => "name",
         }
     }
 }
@@ -161,7 +164,10 @@ impl Pattern {
             Subject::Bucket if text.contains('/') || text == "**" => {
                 return Err(invalid("a bucket's name is one segment".to_owned()));
             }
-            Subject::Bucket | Subject::Key => text,
+            Subject::Names if text.contains("**") => {
+                return Err(invalid("`**` has no place in a name".to_owned()));
+            }
+            Subject::Bucket | Subject::Key | Subject::Names => text,
         };
         let mut pattern = Pattern {
             text: text.into(),

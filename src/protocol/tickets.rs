@@ -1,4 +1,5 @@
-//! The `Fencing-Token` header: its syntax, not its signatures.
+//! A list of tickets, as the `Fencing-Token` header and Postgres's `ringfence.token` hold it: its
+//! syntax, not its signatures.
 
 use super::refusal::Refusal;
 use crate::ticket::TICKET_BYTES_MAX;
@@ -10,18 +11,23 @@ pub const TICKETS_PER_REQUEST_MAX: usize = 16;
 /// counts once. Unlike other lists (RFC 9110 5.6.1) an empty member is refused: it shows a client
 /// whose ticket got lost.
 pub fn parse(value: &[u8]) -> Result<Vec<&str>, Refusal> {
+    parse_named("fencing-token", value)
+}
+
+/// The same for a list that goes by this name in messages.
+pub fn parse_named<'v>(name: &str, value: &'v [u8]) -> Result<Vec<&'v str>, Refusal> {
     if let Some(ticket) = only_member(value) {
         return Ok(vec![ticket]);
     }
     let mut tickets = Vec::with_capacity(1);
     for member in value.split(|&byte| byte == b',') {
-        let ticket = parse_member(member.trim_ascii())?;
+        let ticket = parse_member(name, member.trim_ascii())?;
         if tickets.contains(&ticket) {
             continue;
         }
         if tickets.len() == TICKETS_PER_REQUEST_MAX {
             return Err(Refusal::invalid(format!(
-                "fencing-token holds more than {TICKETS_PER_REQUEST_MAX} tickets"
+                "{name} holds more than {TICKETS_PER_REQUEST_MAX} tickets"
             )));
         }
         tickets.push(ticket);
@@ -43,20 +49,20 @@ fn only_member(value: &[u8]) -> Option<&str> {
         .filter(|_| fits && !any_odd)
 }
 
-fn parse_member(member: &[u8]) -> Result<&str, Refusal> {
+fn parse_member<'v>(name: &str, member: &'v [u8]) -> Result<&'v str, Refusal> {
     if member.is_empty() {
-        return Err(Refusal::invalid("fencing-token holds an empty ticket"));
+        return Err(Refusal::invalid(format!("{name} holds an empty ticket")));
     }
     if member.len() > TICKET_BYTES_MAX {
         return Err(Refusal::invalid(format!(
-            "fencing-token holds a ticket longer than {TICKET_BYTES_MAX} bytes"
+            "{name} holds a ticket longer than {TICKET_BYTES_MAX} bytes"
         )));
     }
     let visible = member.iter().all(u8::is_ascii_graphic);
     std::str::from_utf8(member)
         .ok()
         .filter(|_| visible)
-        .ok_or_else(|| Refusal::invalid("fencing-token holds a byte that no ticket has"))
+        .ok_or_else(|| Refusal::invalid(format!("{name} holds a byte that no ticket has")))
 }
 
 #[cfg(test)]

@@ -1,0 +1,342 @@
+//! What a statement is, as far as its own text tells.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The statements of one text, in order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Classified {
+    /// None at all in an empty text.
+    pub statements: Vec<Arc<Statement>>,
+}
+
+/// One statement.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Statement {
+    /// What it does.
+    pub class: Class,
+    /// Its name for the audit: `UPDATE`, `DROP`, `SET`.
+    pub operation: &'static str,
+    /// Where it stands in its text, without the semicolon.
+    pub span: Range<usize>,
+    /// What it names.
+    pub uses: Uses,
+    /// The prepared statement that it executes (EXECUTE, also within EXPLAIN or CREATE TABLE AS):
+    /// what that one is counts as well.
+    pub executes: Option<Box<str>>,
+}
+
+/// What a statement does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// It reads, provided that no function, view or operator that it uses does more: that is for
+    /// [`resolve`](super::super::resolve) to find out.
+    Read,
+    /// It writes, or may.
+    Write,
+    /// It begins or ends a transaction, or a part of one.
+    Transaction(TransactionControl),
+    /// It changes the session only. What it uses counts as for a read.
+    Session(SessionControl),
+    /// It changes how data is kept: VACUUM, REINDEX, ALTER SYSTEM. Counts as a write.
+    Maintenance,
+    /// It could not be read; a write to everything.
+    Unknown(Unreadable),
+}
+
+/// Why a text was not classified.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Unreadable {
+    /// The grammar does not take it. The server may have another version's.
+    Syntax,
+    /// It is longer than what is looked at.
+    TooLong,
+    /// Not UTF-8, or in an encoding of which only ASCII is certain.
+    Encoding,
+    /// It has a backslash, and whether that escapes is not certain.
+    Backslash,
+    /// It has more parts than are looked at.
+    TooMany,
+    /// The grammar's library failed on it.
+    Failed,
+}
+
+impl Unreadable {
+    /// One phrase for people.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Unreadable::Syntax => "it is not in Postgres's grammar",
+            Unreadable::TooLong => "it is too long to be looked at",
+            Unreadable::Encoding => "its encoding is not UTF-8",
+            Unreadable::Backslash => {
+                "it has a backslash, and standard_conforming_strings may be off"
+            }
+            Unreadable::TooMany => "it has too many parts to be looked at",
+            Unreadable::Failed => "the parser failed on it",
+        }
+    }
+}
+
+/// BEGIN to ROLLBACK PREPARED.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TransactionControl {
+    /// BEGIN and START TRANSACTION.
+    Begin(TransactionModes),
+    /// COMMIT and END.
+    Commit {
+        /// AND CHAIN: another transaction begins at once.
+        chain: bool,
+    },
+    /// ROLLBACK and ABORT.
+    Rollback {
+        /// AND CHAIN.
+        chain: bool,
+    },
+    /// SAVEPOINT.
+    Savepoint(Box<str>),
+    /// RELEASE.
+    Release(Box<str>),
+    /// ROLLBACK TO.
+    RollbackTo(Box<str>),
+    /// PREPARE TRANSACTION.
+    Prepare(Box<str>),
+    /// COMMIT PREPARED: applies what some session wrote.
+    CommitPrepared(Box<str>),
+    /// ROLLBACK PREPARED.
+    RollbackPrepared(Box<str>),
+}
+
+/// The modes that BEGIN and SET TRANSACTION give.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TransactionModes {
+    /// ISOLATION LEVEL.
+    pub isolation: Option<Isolation>,
+    /// READ ONLY or READ WRITE.
+    pub read_only: Option<bool>,
+}
+
+/// How many snapshots a transaction takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Isolation {
+    /// READ COMMITTED and READ UNCOMMITTED: one per statement.
+    PerStatement,
+    /// REPEATABLE READ and SERIALIZABLE: one, at its first query.
+    OneSnapshot,
+}
+
+/// Statements that change the session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SessionControl {
+    /// SET of a parameter, in lower case.
+    Set {
+        /// The parameter.
+        name: Box<str>,
+        /// SET LOCAL.
+        local: bool,
+        /// To what.
+        value: SetValue,
+    },
+    /// SET TRANSACTION.
+    SetTransaction(TransactionModes),
+    /// SET TRANSACTION SNAPSHOT: its snapshot was taken elsewhere, and earlier.
+    ImportSnapshot,
+    /// SET SESSION CHARACTERISTICS AS TRANSACTION.
+    SetCharacteristics(TransactionModes),
+    /// RESET of a parameter, in lower case.
+    Reset(Box<str>),
+    /// RESET ALL.
+    ResetAll,
+    /// SHOW of a parameter, in lower case; `all` for all.
+    Show(Box<str>),
+    /// DISCARD ALL.
+    DiscardAll,
+    /// DISCARD PLANS, SEQUENCES or TEMPORARY.
+    Discard,
+    /// PREPARE: the statement that EXECUTE will run.
+    Prepare {
+        /// Its name.
+        name: Box<str>,
+        /// What it is.
+        statement: Arc<Statement>,
+    },
+    /// EXECUTE; see [`Statement::executes`].
+    Execute,
+    /// DEALLOCATE; `None` for ALL.
+    Deallocate(Option<Box<str>>),
+    /// FETCH and MOVE: what the cursor does counted at its DECLARE.
+    Fetch,
+    /// CLOSE.
+    CloseCursor,
+    /// LISTEN, UNLISTEN and NOTIFY.
+    Notification,
+    /// SET CONSTRAINTS.
+    SetConstraints,
+}
+
+/// The value of a SET.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SetValue {
+    /// Its members, unquoted; one for most parameters.
+    Texts(Vec<Box<str>>),
+    /// DEFAULT.
+    Default,
+    /// FROM CURRENT, or something that is no text.
+    Other,
+}
+
+/// What a statement names. Names are as the grammar gives them: folded where they were not quoted,
+/// cut to 63 bytes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Uses {
+    /// The relations that it writes to.
+    pub targets: Vec<Target>,
+    /// Relations that it reads; those that it writes to and common table expressions among them.
+    pub reads: Vec<RelationName>,
+    /// The names of its common table expressions.
+    pub ctes: Vec<Box<str>>,
+    /// Functions, aggregates and procedures that it calls.
+    pub functions: Vec<FunctionUse>,
+    /// Names after a dot: columns, or functions in attribute notation (PostgreSQL docs 8.16.5).
+    pub attributes: Vec<Box<str>>,
+    /// Operators, without their schemas.
+    pub operators: Vec<Box<str>>,
+    /// Types that something is cast to, without their schemas.
+    pub casts: Vec<Box<str>>,
+    /// Calls of set_config.
+    pub set_configs: Vec<SetConfig>,
+    /// Schemas of objects other than relations that it defines; `None`: the first of the path.
+    pub defines_in: Vec<Option<Box<str>>>,
+    /// It may write to anything, and why.
+    pub everything: Option<&'static str>,
+}
+
+/// A relation as it is written.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct RelationName {
+    /// The schema, where it is written.
+    pub schema: Option<Box<str>>,
+    /// The name.
+    pub name: Box<str>,
+}
+
+/// A relation that is written to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// Which.
+    pub relation: RelationName,
+    /// How.
+    pub effect: Effect,
+    /// ONLY: without its children.
+    pub only: bool,
+}
+
+/// How a relation is written to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// INSERT and COPY FROM.
+    Insert,
+    /// UPDATE, ON CONFLICT DO UPDATE and MERGE: foreign keys may cascade.
+    Update,
+    /// DELETE: foreign keys may cascade.
+    Delete,
+    /// TRUNCATE.
+    Truncate {
+        /// CASCADE: with every table that references it.
+        cascade: bool,
+    },
+    /// It is created: it need not exist.
+    Create {
+        /// For this session only.
+        temporary: bool,
+    },
+    /// ALTER, DROP, CREATE INDEX, CREATE TRIGGER, REFRESH, VACUUM.
+    Define,
+    /// Rows are locked (FOR UPDATE), or the relation is (LOCK TABLE).
+    Lock,
+}
+
+/// A function that is called.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FunctionUse {
+    /// The schema, where it is written.
+    pub schema: Option<Box<str>>,
+    /// The name.
+    pub name: Box<str>,
+    /// The first argument, where it is a text: the sequence of `nextval('s')`.
+    pub first_text: Option<Box<str>>,
+    /// It is written in a syntax of its own, which older servers read as a plain call
+    /// (`json_scalar(x)` before PostgreSQL 16).
+    pub by_syntax: bool,
+}
+
+/// A call of `set_config(name, value, is_local)`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SetConfig {
+    /// The parameter.
+    pub name: Argument,
+    /// Its new value.
+    pub value: Argument,
+    /// Whether it ends with the transaction.
+    pub local: Argument,
+}
+
+/// An argument of a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Argument {
+    /// A literal and where it begins in the text.
+    Text(Box<str>, usize),
+    /// `$1`: the value is in Bind.
+    Parameter(usize),
+    /// A truth value, also as a text that stands for one.
+    Truth(bool),
+    /// NULL.
+    Null,
+    /// An expression.
+    Other,
+}
+
+impl Statement {
+    /// A text that could not be read.
+    pub fn unreadable(why: Unreadable, bytes: usize) -> Statement {
+        Statement {
+            class: Class::Unknown(why),
+            operation: "unknown",
+            span: 0..bytes,
+            uses: Uses {
+                everything: Some(why.as_str()),
+                ..Uses::default()
+            },
+            executes: None,
+        }
+    }
+
+    /// Whether it takes a snapshot: the first that does fixes what a REPEATABLE READ transaction
+    /// sees. The exceptions are those of the server's `PlannedStmtRequiresSnapshot`.
+    pub fn takes_snapshot(&self) -> bool {
+        match &self.class {
+            Class::Transaction(_) => false,
+            Class::Session(control) => matches!(
+                control,
+                SessionControl::Execute | SessionControl::Fetch | SessionControl::ImportSnapshot
+            ),
+            Class::Read | Class::Write | Class::Maintenance | Class::Unknown(_) => {
+                self.operation != "LOCK"
+            }
+        }
+    }
+
+    /// Whether a COMMIT within it cannot be excluded: CALL and DO may end the transaction and go on
+    /// in another, as may a text that was not read.
+    pub fn may_commit_inside(&self) -> bool {
+        matches!(self.operation, "CALL" | "DO") || matches!(self.class, Class::Unknown(_))
+    }
+}
+
+impl Classified {
+    /// A text that could not be read.
+    pub fn unreadable(why: Unreadable, bytes: usize) -> Classified {
+        Classified {
+            statements: vec![Arc::new(Statement::unreadable(why, bytes))],
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! What the expressions and queries of a statement name.
+//!
+//! The tree is visited with a list of its own, not by recursion: `1+1+...` is as deep as it is
+//! long, and nothing of that depth may stand on a stack.
+
+use pg_raw_parse::walk::{Recurse, walk_manual};
+use pg_raw_parse::{ConstValue, Node, nodes, raw};
+
+use super::statement::{Argument, Effect, FunctionUse, RelationName, SetConfig, Target, Uses};
+
+/// Most nodes of one statement that are visited.
+pub(super) const NODES_MAX: usize = 2_000_000;
+
+/// Most names of one kind that are kept of one statement.
+pub(super) const NAMES_MAX: usize = 10_000;
+
+/// There is more in a statement than is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct TooMany;
+
+/// What was found, and the flags that hold for a statement as a whole.
+#[derive(Default)]
+pub(super) struct Sweep {
+    pub(super) uses: Uses,
+    /// It changes data, or creates.
+    pub(super) writes: bool,
+    /// A clause locks rows.
+    locks_rows: bool,
+    visited: usize,
+}
+
+pub(super) fn relation(name: &nodes::RangeVar) -> RelationName {
+    RelationName {
+        schema: name.schemaname().map(Into::into),
+        name: name.relname().unwrap_or_default().into(),
+    }
+}
+
+/// Whether a relation that is created lives in the session only.
+pub(super) fn is_temporary(name: &nodes::RangeVar) -> bool {
+    name.relpersistence.cast_unsigned() == b't' || name.schemaname() == Some("pg_temp")
+}
+
+fn add<T: PartialEq>(list: &mut Vec<T>, item: T) -> Result<(), TooMany> {
+    // Short lists are searched; a long one may hold a name twice.
+    if list.len() < 64 && list.contains(&item) {
+        return Ok(());
+    }
+    if list.len() >= NAMES_MAX {
+        return Err(TooMany);
+    }
+    list.push(item);
+    Ok(())
+}
+
+impl Sweep {
+    pub(super) fn target(&mut self, name: &nodes::RangeVar, effect: Effect) -> Result<(), TooMany> {
+        self.writes = true;
+        let target = Target {
+            relation: relation(name),
+            effect,
+            only: !name.inh,
+        };
+        add(&mut self.uses.targets, target)
+    }
+
+    pub(super) fn everything(&mut self, why: &'static str) {
+        self.writes = true;
+        self.uses.everything.get_or_insert(why);
+    }
+
+    /// Visits an expression or a query with all that is in it.
+    pub(super) fn visit(&mut self, root: Node<'_>) -> Result<(), TooMany> {
+        let mut left = vec![root];
+        while let Some(node) = left.pop() {
+            if matches!(node, Node::None) {
+                continue;
+            }
+            self.visited += 1;
+            if self.visited > NODES_MAX {
+                return Err(TooMany);
+            }
+            self.note(node)?;
+            if let Node::IntoClause(_) = node {
+                // Its name is not read.
+                continue;
+            }
+            walk_manual::<()>(node, |child| {
+                left.push(child);
+                Recurse::no()
+            });
+        }
+        Ok(())
+    }
+
+    /// A clause that locks rows locks them in relations that are read.
+    pub(super) fn finish(mut self) -> Sweep {
+        if self.locks_rows {
+            self.writes = true;
+            for read in &self.uses.reads {
+                let target = Target {
+                    relation: read.clone(),
+                    effect: Effect::Lock,
+                    only: false,
+                };
+                let is_cte = read.schema.is_none() && self.uses.ctes.contains(&read.name);
+                if !is_cte && !self.uses.targets.contains(&target) {
+                    self.uses.targets.push(target);
+                }
+            }
+        }
+        self
+    }
+
+    fn note(&mut self, node: Node<'_>) -> Result<(), TooMany> {
+        match node {
+            Node::RangeVar(name) => add(&mut self.uses.reads, relation(name)),
+            Node::FuncCall(call) => self.note_call(call),
+            Node::ColumnRef(column) if column.fields().len() > 1 => {
+                self.note_attributes(column.fields())
+            }
+            Node::A_Indirection(indirection) => self.note_attributes(indirection.indirection()),
+            Node::A_Expr(expression) => match expression.name().iter().next_back() {
+                Some(Node::String(name)) => add(
+                    &mut self.uses.operators,
+                    name.sval().unwrap_or_default().into(),
+                ),
+                _ => Ok(()),
+            },
+            Node::TypeCast(cast) => self.note_cast(cast),
+            Node::CommonTableExpr(cte) => add(
+                &mut self.uses.ctes,
+                cte.ctename().unwrap_or_default().into(),
+            ),
+            Node::SelectStmt(select) => self.note_select(select),
+            Node::InsertStmt(insert) => {
+                let updates = insert
+                    .on_conflict_clause()
+                    .is_some_and(|clause| !clause.target_list().is_empty());
+                let effect = if updates {
+                    Effect::Update
+                } else {
+                    Effect::Insert
+                };
+                self.note_change(insert.relation(), effect)
+            }
+            Node::UpdateStmt(update) => self.note_change(update.relation(), Effect::Update),
+            Node::DeleteStmt(delete) => self.note_change(delete.relation(), Effect::Delete),
+            Node::MergeStmt(merge) => {
+                self.note_change(merge.relation(), Effect::Update)?;
+                self.note_change(merge.relation(), Effect::Delete)
+            }
+            other => match syntax_function(other) {
+                Some(name) => add(
+                    &mut self.uses.functions,
+                    FunctionUse {
+                        schema: None,
+                        name: name.into(),
+                        first_text: None,
+                        by_syntax: true,
+                    },
+                ),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn note_change(
+        &mut self,
+        name: Option<&nodes::RangeVar>,
+        effect: Effect,
+    ) -> Result<(), TooMany> {
+        match name {
+            Some(name) => self.target(name, effect),
+            None => {
+                self.everything("it changes an unnamed relation");
+                Ok(())
+            }
+        }
+    }
+
+    fn note_select(&mut self, select: &nodes::SelectStmt) -> Result<(), TooMany> {
+        self.locks_rows |= !select.locking_clause().is_empty();
+        match select.into_clause().and_then(|into| into.rel()) {
+            Some(name) => self.target(
+                name,
+                Effect::Create {
+                    temporary: is_temporary(name),
+                },
+            ),
+            None => Ok(()),
+        }
+    }
+
+    fn note_cast(&mut self, cast: &nodes::TypeCast) -> Result<(), TooMany> {
+        let name = cast
+            .type_name()
+            .and_then(|name| name.names().iter().next_back());
+        match name.and_then(|name| name.sval()) {
+            Some(name) => add(&mut self.uses.casts, name.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn note_attributes(&mut self, fields: &pg_raw_parse::list::NodeList) -> Result<(), TooMany> {
+        for field in fields.iter() {
+            if let Node::String(name) = field {
+                let name = name.sval().unwrap_or_default();
+                add(&mut self.uses.attributes, name.into())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn note_call(&mut self, call: &nodes::FuncCall) -> Result<(), TooMany> {
+        let (schema, name) = qualified(call.funcname());
+        let mut arguments = call.args().iter();
+        let first = arguments.next().map_or(Argument::Other, argument);
+        if &*name == "set_config" {
+            let value = arguments.next().map_or(Argument::Other, argument);
+            let local = arguments.next().map_or(Argument::Other, truth);
+            let call = SetConfig {
+                name: first.clone(),
+                value,
+                local,
+            };
+            if self.uses.set_configs.len() >= NAMES_MAX {
+                return Err(TooMany);
+            }
+            self.uses.set_configs.push(call);
+        }
+        let takes_name = matches!(&*name, "nextval" | "setval" | "currval");
+        let first_text = match first {
+            Argument::Text(text, _) if takes_name => Some(text),
+            _ => None,
+        };
+        let called = FunctionUse {
+            schema,
+            name,
+            first_text,
+            by_syntax: false,
+        };
+        add(&mut self.uses.functions, called)
+    }
+}
+
+/// A name of one, two or three parts: schema and name.
+pub(super) fn qualified(parts: &pg_raw_parse::list::NodeList) -> (Option<Box<str>>, Box<str>) {
+    let mut names = parts.iter().filter_map(Node::as_str);
+    let name = names.next_back().unwrap_or_default();
+    (names.next_back().map(Into::into), name.into())
+}
+
+/// A literal, also cast to a type, or a parameter.
+fn argument(node: Node<'_>) -> Argument {
+    let node = match node {
+        Node::TypeCast(cast) => cast.arg(),
+        other => other,
+    };
+    match node {
+        Node::A_Const(constant) => match constant.val() {
+            None => Argument::Null,
+            Some(ConstValue::String(text)) => {
+                Argument::Text(text.into(), usize::try_from(constant.location).unwrap_or(0))
+            }
+            Some(ConstValue::Boolean(value)) => Argument::Truth(value),
+            Some(_) => Argument::Other,
+        },
+        Node::ParamRef(parameter) => {
+            usize::try_from(parameter.number).map_or(Argument::Other, Argument::Parameter)
+        }
+        _ => Argument::Other,
+    }
+}
+
+/// The same where a truth value stands.
+fn truth(node: Node<'_>) -> Argument {
+    match argument(node) {
+        Argument::Text(text, _) => {
+            truth_of(text.as_bytes()).map_or(Argument::Other, Argument::Truth)
+        }
+        other => other,
+    }
+}
+
+/// What a text, or the binary form, of a boolean stands for.
+pub(crate) fn truth_of(text: &[u8]) -> Option<bool> {
+    match text.to_ascii_lowercase().as_slice() {
+        b"t" | b"true" | b"on" | b"y" | b"yes" | b"1" | [1] => Some(true),
+        b"f" | b"false" | b"off" | b"n" | b"no" | b"0" | [0] => Some(false),
+        _ => None,
+    }
+}
+
+/// What has a syntax of its own since PostgreSQL 16 or 17, and is a plain call before.
+fn syntax_function(node: Node<'_>) -> Option<&'static str> {
+    Some(match node {
+        Node::JsonParseExpr(_) => "json",
+        Node::JsonScalarExpr(_) => "json_scalar",
+        Node::JsonSerializeExpr(_) => "json_serialize",
+        Node::JsonObjectConstructor(_) => "json_object",
+        Node::JsonArrayConstructor(_) | Node::JsonArrayQueryConstructor(_) => "json_array",
+        Node::JsonObjectAgg(_) => "json_objectagg",
+        Node::JsonArrayAgg(_) => "json_arrayagg",
+        Node::JsonTable(_) => "json_table",
+        Node::MergeSupportFunc(_) => "merge_action",
+        Node::JsonFuncExpr(call) => match call.op {
+            raw::JsonExprOp::JSON_EXISTS_OP => "json_exists",
+            raw::JsonExprOp::JSON_QUERY_OP => "json_query",
+            raw::JsonExprOp::JSON_VALUE_OP => "json_value",
+            _ => "json_table",
+        },
+        _ => return None,
+    })
+}

@@ -1,0 +1,174 @@
+//! What a database has, as a value: the part of pg_class, pg_inherits, pg_constraint, pg_rewrite,
+//! pg_proc, pg_operator and pg_cast that decides which locks a statement needs.
+
+use std::collections::{HashMap, HashSet};
+
+/// An object's id at the server.
+pub type Oid = u32;
+
+/// A relation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Relation {
+    /// pg_class.oid.
+    pub oid: Oid,
+    /// The schema's name.
+    pub schema: Box<str>,
+    /// pg_class.relname.
+    pub name: Box<str>,
+    /// pg_class.relkind.
+    pub kind: RelationKind,
+    /// pg_class.relpersistence is `t`: it belongs to one session.
+    pub temporary: bool,
+    /// The relations that it is a partition or a child of (pg_inherits).
+    pub parents: Vec<Oid>,
+    /// The table of an index; the table that owns a sequence (pg_depend).
+    pub owner: Option<Oid>,
+    /// What a view or a materialized view selects from (pg_depend of its rule).
+    pub underlying: Vec<Oid>,
+    /// Its foreign keys (pg_constraint).
+    pub foreign_keys: Vec<ForeignKey>,
+    /// Reading it may write: a view over volatile functions, or a row security policy with one.
+    pub acts_on_read: bool,
+    /// Writing to it does something else: rules (pg_rewrite) other than a view's own, or INSTEAD OF
+    /// triggers.
+    pub acts_on_write: bool,
+}
+
+/// What a relation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RelationKind {
+    /// `r`, `p` and `f`.
+    Table,
+    /// `v`.
+    View,
+    /// `m`.
+    MaterializedView,
+    /// `S`.
+    Sequence,
+    /// `i` and `I`.
+    Index,
+    /// `t`, `c`.
+    Other,
+}
+
+/// A foreign key of a relation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ForeignKey {
+    /// The relation that it references.
+    pub references: Oid,
+    /// ON DELETE does something.
+    pub acts_on_delete: bool,
+    /// ON UPDATE does something.
+    pub acts_on_update: bool,
+}
+
+/// A function, an aggregate, a window function or a procedure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Function {
+    /// The schema's name.
+    pub schema: Box<str>,
+    /// pg_proc.proname.
+    pub name: Box<str>,
+    /// pg_proc.provolatile is `v`, or it is a procedure.
+    pub volatile: bool,
+    /// It can be called with one argument, so also in attribute notation.
+    pub single_argument: bool,
+}
+
+/// What a catalog is made of.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CatalogParts {
+    /// All relations.
+    pub relations: Vec<Relation>,
+    /// All functions, pg_catalog's too.
+    pub functions: Vec<Function>,
+    /// Names of operators whose function is volatile and not pg_catalog's.
+    pub acting_operators: Vec<Box<str>>,
+    /// Names of types that a volatile function casts to.
+    pub acting_casts: Vec<Box<str>>,
+}
+
+/// A database's relations and functions by name and by oid.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Catalog {
+    relations: HashMap<Oid, Relation>,
+    by_name: HashMap<Box<str>, Vec<Oid>>,
+    children: HashMap<Oid, Vec<Oid>>,
+    /// By the referenced relation: the referencing one, with its key.
+    references: HashMap<Oid, Vec<(Oid, ForeignKey)>>,
+    functions: HashMap<Box<str>, Vec<Function>>,
+    acting_operators: HashSet<Box<str>>,
+    acting_casts: HashSet<Box<str>>,
+}
+
+impl Catalog {
+    /// Orders the parts by what is asked for.
+    pub fn new(parts: CatalogParts) -> Catalog {
+        let mut catalog = Catalog {
+            acting_operators: parts.acting_operators.into_iter().collect(),
+            acting_casts: parts.acting_casts.into_iter().collect(),
+            ..Catalog::default()
+        };
+        for relation in parts.relations {
+            let oid = relation.oid;
+            let named = catalog.by_name.entry(relation.name.clone()).or_default();
+            named.push(oid);
+            for parent in &relation.parents {
+                catalog.children.entry(*parent).or_default().push(oid);
+            }
+            for key in &relation.foreign_keys {
+                let referencing = catalog.references.entry(key.references).or_default();
+                referencing.push((oid, *key));
+            }
+            catalog.relations.insert(oid, relation);
+        }
+        for function in parts.functions {
+            let named = catalog.functions.entry(function.name.clone()).or_default();
+            named.push(function);
+        }
+        catalog
+    }
+
+    /// A relation.
+    pub fn relation(&self, oid: Oid) -> Option<&Relation> {
+        self.relations.get(&oid)
+    }
+
+    pub(super) fn named(&self, name: &str) -> impl Iterator<Item = &Relation> {
+        let oids = self
+            .by_name
+            .get(name)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        oids.iter().filter_map(|oid| self.relations.get(oid))
+    }
+
+    pub(super) fn children(&self, oid: Oid) -> &[Oid] {
+        self.children
+            .get(&oid)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    }
+
+    pub(super) fn references(&self, oid: Oid) -> &[(Oid, ForeignKey)] {
+        self.references
+            .get(&oid)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    }
+
+    pub(super) fn functions(&self, name: &str) -> &[Function] {
+        self.functions
+            .get(name)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    }
+
+    pub(super) fn operator_acts(&self, name: &str) -> bool {
+        self.acting_operators.contains(name)
+    }
+
+    pub(super) fn cast_acts(&self, name: &str) -> bool {
+        self.acting_casts.contains(name)
+    }
+}

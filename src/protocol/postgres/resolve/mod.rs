@@ -1,0 +1,121 @@
+//! Name resolution: from what a statement names to the locks that rules ask for.
+//!
+//! A pure function of a [`Catalog`], which the shell loads and refreshes, and of what the session
+//! can see ([`View`]). What cannot be resolved counts as a write to everything that a rule covers.
+//!
+//! What it decides, and how far it can be trusted:
+//!
+//! - A write to a table asks for the locks of the table, of its children (unless ONLY), of its
+//!   ancestors, and, where it updates or deletes, of the tables to which foreign keys cascade.
+//! - A write to a view is one to what is below it, and to everything where the view has rules or
+//!   triggers of its own.
+//! - An unqualified name stands for every relation of that name in the path; in any schema, where
+//!   the path is not known. A temporary table of the session hides none of them: more locks may be
+//!   asked for than the server's own resolution would need, never fewer.
+//! - A function is a read if the server calls it immutable or stable. A function that is declared
+//!   so and calls a volatile one breaks its own promise, and the server does not hold it to it; nor
+//!   does this module.
+//! - What triggers and defaults do is the backend's (CONTRACT: not covered).
+
+mod catalog;
+mod functions;
+mod relations;
+mod rules;
+
+use std::sync::Arc;
+
+use crate::lock_name::LockName;
+use crate::protocol::postgres::classify::{Class, Statement};
+
+pub use catalog::{Catalog, CatalogParts, ForeignKey, Function, Oid, Relation, RelationKind};
+pub use functions::is_harmless;
+pub use rules::{PostgresRule, PostgresRules};
+
+use relations::Reach;
+
+/// What the names of a statement are resolved against.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'v> {
+    /// What the database has.
+    pub catalog: &'v Catalog,
+    /// The database's name.
+    pub database: &'v str,
+    /// The current role: what `$user` in a path stands for.
+    pub user: &'v str,
+    /// The schemas in which the server looks, in order, as they were set; `None`: not known.
+    pub search_path: Option<&'v [Box<str>]>,
+    /// Temporary relations that the session has made, by name.
+    pub temporary: &'v [Box<str>],
+}
+
+/// What a statement needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Required {
+    /// Nothing: it reads.
+    Read,
+    /// Nothing: it writes to temporary relations of the session only.
+    Temporary,
+    /// A current ticket for each of these locks: sorted, each once. None: no rule covers it and the
+    /// listener lets such writes pass.
+    Write(Vec<LockName>),
+    /// It is refused: which locks it needs cannot be told, or no rule covers it and the listener
+    /// rejects such writes.
+    Unclassified(&'static str),
+}
+
+/// What a statement needs, and whether the catalog may be too old to tell.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Resolution {
+    /// What it needs.
+    pub required: Required,
+    /// Names in it are not in the catalog: load it again and resolve once more.
+    pub missing: bool,
+    /// It may write to anything, and why: what the session's names mean may not be known after it.
+    pub everything: Option<&'static str>,
+}
+
+/// What a statement needs. `executed` are the prepared statements that it may execute, where the
+/// session knows them: all count.
+pub fn resolve(
+    statement: &Statement,
+    executed: &[Arc<Statement>],
+    view: &View<'_>,
+    rules: &PostgresRules,
+) -> Resolution {
+    let mut reach = Reach::new(view);
+    reach.add(statement, rules);
+    // None executes another: the grammar has no EXECUTE within PREPARE but CREATE TABLE AS EXECUTE.
+    let nested = executed.iter().any(|executed| executed.executes.is_some());
+    for executed in executed {
+        reach.add(executed, rules);
+    }
+    if statement.executes.is_some() && executed.is_empty() || nested {
+        reach.everything("the prepared statement that it executes is not known");
+    }
+    let executed_writes = executed.iter().any(|executed| is_write(&executed.class));
+    if !is_write(&statement.class) && !executed_writes && reach.is_nothing() {
+        return Resolution {
+            required: Required::Read,
+            missing: reach.missing,
+            everything: None,
+        };
+    }
+    Resolution {
+        required: rules.required(&reach, view),
+        missing: reach.missing,
+        everything: reach.everything,
+    }
+}
+
+/// Whether a class is a write by itself, whatever it uses.
+fn is_write(class: &Class) -> bool {
+    match class {
+        // What is prepared counts when it is executed; the gids of prepared transactions are
+        // looked up by the shell.
+        Class::Read | Class::Transaction(_) | Class::Session(_) => false,
+        Class::Write | Class::Maintenance | Class::Unknown(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! How far a statement writes: which relations, by the server's own resolution of names.
+
+use std::collections::BTreeMap;
+
+use super::catalog::{Oid, Relation, RelationKind};
+use super::functions::{CallEffect, effect};
+use super::{PostgresRules, View};
+use crate::protocol::postgres::classify::{Effect, RelationName, Statement, Target};
+
+/// Most relations that one statement reaches; more is everything.
+const RELATIONS_MAX: usize = 100_000;
+
+/// How far one statement, or two, write.
+#[derive(Debug)]
+pub(super) struct Reach<'v> {
+    view: &'v View<'v>,
+    /// Relations that it changes, and whether their children were followed.
+    pub(super) relations: BTreeMap<Oid, bool>,
+    /// Relations that it creates: schema and name.
+    pub(super) created: Vec<(Box<str>, Box<str>)>,
+    /// Schemas in which it defines something else; `None`: some schema.
+    pub(super) schemas: Vec<Option<Box<str>>>,
+    /// It may write to anything, and why.
+    pub(super) everything: Option<&'static str>,
+    /// It writes to temporary relations.
+    pub(super) temporary: bool,
+    /// A name is not in the catalog.
+    pub(super) missing: bool,
+}
+
+impl<'v> Reach<'v> {
+    pub(super) fn new(view: &'v View<'v>) -> Reach<'v> {
+        Reach {
+            view,
+            relations: BTreeMap::new(),
+            created: vec![],
+            schemas: vec![],
+            everything: None,
+            temporary: false,
+            missing: false,
+        }
+    }
+
+    pub(super) fn is_nothing(&self) -> bool {
+        !self.temporary && self.is_nothing_lasting()
+    }
+
+    /// Nothing but what ends with the session.
+    pub(super) fn is_nothing_lasting(&self) -> bool {
+        self.everything.is_none()
+            && self.relations.is_empty()
+            && self.created.is_empty()
+            && self.schemas.is_empty()
+    }
+
+    pub(super) fn everything(&mut self, why: &'static str) {
+        self.everything.get_or_insert(why);
+    }
+
+    fn not_found(&mut self, why: &'static str) {
+        self.missing = true;
+        self.everything(why);
+    }
+
+    pub(super) fn add(&mut self, statement: &Statement, rules: &PostgresRules) {
+        let uses = &statement.uses;
+        if let Some(why) = uses.everything {
+            self.everything(why);
+        }
+        self.schemas.extend(uses.defines_in.iter().cloned());
+        for target in &uses.targets {
+            self.add_target(target);
+        }
+        for read in &uses.reads {
+            let is_cte = read.schema.is_none() && uses.ctes.contains(&read.name);
+            self.add_read(read, is_cte);
+        }
+        self.add_calls(statement, rules);
+    }
+
+    fn add_calls(&mut self, statement: &Statement, rules: &PostgresRules) {
+        let catalog = self.view.catalog;
+        for call in &statement.uses.functions {
+            if rules.is_named_read(call.schema.as_deref(), &call.name) {
+                continue;
+            }
+            let known = catalog.functions(&call.name);
+            let schema = call.schema.as_deref();
+            let mut candidates = known
+                .iter()
+                .filter(|function| self.can_see(schema, &function.schema))
+                .peekable();
+            if candidates.peek().is_none() {
+                if !call.by_syntax {
+                    self.not_found("it calls a function that is not known");
+                }
+                continue;
+            }
+            match effect(candidates) {
+                CallEffect::Reads => {}
+                CallEffect::Everything => self.everything("it calls a volatile function"),
+                CallEffect::Sequence => match call.first_text.as_deref().and_then(plain_name) {
+                    Some(relation) => self.add_target(&Target {
+                        relation,
+                        effect: Effect::Insert,
+                        only: true,
+                    }),
+                    None => self.everything("it changes a sequence that is not named"),
+                },
+            }
+        }
+        let acts = |name: &str| {
+            catalog.functions(name).iter().any(|function| {
+                function.volatile && function.single_argument && &*function.schema != "pg_catalog"
+            })
+        };
+        if statement.uses.attributes.iter().any(|name| acts(name)) {
+            self.everything("it may call a volatile function in attribute notation");
+        }
+        if statement
+            .uses
+            .operators
+            .iter()
+            .any(|name| catalog.operator_acts(name))
+        {
+            self.everything("it uses an operator with a volatile function");
+        }
+        if statement
+            .uses
+            .casts
+            .iter()
+            .any(|name| catalog.cast_acts(name))
+        {
+            self.everything("it uses a cast with a volatile function");
+        }
+    }
+
+    /// Whether a name that is written so can mean what is in this schema.
+    fn can_see(&self, written: Option<&str>, schema: &str) -> bool {
+        match (written, self.view.search_path) {
+            (Some(written), _) => written == schema,
+            (None, None) => true,
+            (None, Some(path)) => {
+                schema == "pg_catalog"
+                    || path.iter().any(|member| match &**member {
+                        "$user" => schema == self.view.user,
+                        member => schema == member,
+                    })
+            }
+        }
+    }
+
+    /// The permanent relations that a name can mean.
+    fn candidates(&self, name: &RelationName) -> Vec<&'v Relation> {
+        let relations = self.view.catalog.named(&name.name);
+        relations
+            .filter(|relation| !relation.temporary)
+            .filter(|relation| self.can_see(name.schema.as_deref(), &relation.schema))
+            .collect()
+    }
+
+    fn is_own_temporary(&self, name: &RelationName) -> bool {
+        match name.schema.as_deref() {
+            Some(schema) => schema == "pg_temp" || schema.starts_with("pg_temp_"),
+            None => self.view.temporary.contains(&name.name),
+        }
+    }
+
+    fn add_read(&mut self, name: &RelationName, is_cte: bool) {
+        let candidates = self.candidates(name);
+        if candidates.iter().any(|relation| relation.acts_on_read) {
+            self.everything("reading one of its relations may write");
+        }
+        if candidates.is_empty() && !is_cte && !self.is_own_temporary(name) {
+            self.not_found("it reads a relation that is not known");
+        }
+    }
+
+    fn add_target(&mut self, target: &Target) {
+        let name = &target.relation;
+        if let Effect::Create { temporary } = target.effect {
+            return self.add_created(name, temporary);
+        }
+        let candidates = self.candidates(name);
+        let own = self.is_own_temporary(name);
+        self.temporary |= own;
+        if candidates.is_empty() && !own {
+            self.not_found("it writes to a relation that is not known");
+        }
+        for relation in candidates {
+            self.add_relation(relation, target.effect, target.only);
+        }
+    }
+
+    fn add_created(&mut self, name: &RelationName, temporary: bool) {
+        if temporary || self.is_own_temporary(name) && name.schema.is_some() {
+            self.temporary = true;
+            return;
+        }
+        let schema = match (name.schema.as_deref(), self.view.search_path) {
+            (Some(schema), _) => schema,
+            (None, None) => {
+                return self.everything("the schema in which it creates is not known");
+            }
+            (None, Some(path)) => match path.iter().find(|member| &***member != "$user") {
+                // The role's own schema comes first where there is one.
+                Some(member) if !path.iter().any(|member| &**member == "$user") => member,
+                Some(member) => {
+                    let user = self.view.user.into();
+                    self.created.push((user, name.name.clone()));
+                    member
+                }
+                None => self.view.user,
+            },
+        };
+        self.created.push((schema.into(), name.name.clone()));
+        // OR REPLACE and IF NOT EXISTS meet what is there.
+        for relation in self.candidates(name) {
+            self.add_relation(relation, Effect::Define, false);
+        }
+    }
+
+    fn add_relation(&mut self, relation: &'v Relation, effect: Effect, only: bool) {
+        let catalog = self.view.catalog;
+        let mut left = vec![(relation.oid, !only)];
+        while let Some((oid, descend)) = left.pop() {
+            match self.relations.get(&oid) {
+                Some(followed) if *followed || !descend => continue,
+                _ => self.relations.insert(oid, descend),
+            };
+            if self.relations.len() > RELATIONS_MAX {
+                return self.everything("it reaches too many relations");
+            }
+            let Some(relation) = catalog.relation(oid) else {
+                self.not_found("a relation that it reaches is not known");
+                continue;
+            };
+            if relation.acts_on_write {
+                self.everything("a rule or a trigger of its target writes elsewhere");
+            }
+            if relation.kind == RelationKind::View && effect != Effect::Define {
+                left.extend(relation.underlying.iter().map(|oid| (*oid, true)));
+            }
+            // The rows of a partition are rows of its parent; an index is its table's.
+            let above = relation.parents.iter().chain(&relation.owner);
+            left.extend(above.map(|oid| (*oid, false)));
+            if descend {
+                left.extend(catalog.children(oid).iter().map(|child| (*child, true)));
+            }
+            for (referencing, key) in catalog.references(oid) {
+                let acts = match effect {
+                    Effect::Update => key.acts_on_update,
+                    // A cascade may delete, or set to NULL.
+                    Effect::Delete => key.acts_on_delete,
+                    Effect::Truncate { cascade } => cascade,
+                    Effect::Insert | Effect::Create { .. } | Effect::Define | Effect::Lock => false,
+                };
+                if acts {
+                    left.push((*referencing, true));
+                }
+            }
+        }
+    }
+}
+
+/// The relation of a text such as `nextval` takes, where it has no quotes.
+fn plain_name(text: &str) -> Option<RelationName> {
+    let plain = |part: &str| {
+        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$';
+        !part.is_empty() && part.bytes().all(word)
+    };
+    let (schema, name) = match text.split_once('.') {
+        Some((schema, name)) => (Some(schema), name),
+        None => (None, text),
+    };
+    if !plain(name) || !schema.is_none_or(plain) {
+        return None;
+    }
+    let folded = |part: &str| part.to_ascii_lowercase().into();
+    Some(RelationName {
+        schema: schema.map(folded),
+        name: folded(name),
+    })
+}

@@ -1,0 +1,303 @@
+//! The rules of a Postgres listener: databases, schemas and tables, and the locks that guard them.
+
+use super::catalog::Relation;
+use super::relations::Reach;
+use super::{Required, View};
+use crate::lock_name::{LockName, LockPattern};
+use crate::protocol::Unmatched;
+use crate::protocol::pattern::{
+    Captures, InvalidPattern, LockTemplate, Match, Pattern, Segment, Subject,
+};
+
+/// One rule. A name in it is written as in SQL: folded to lower case unless it is quoted; `*`
+/// stands for any name, `{name}` for one that the lock is made of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PostgresRule {
+    database: Option<Pattern>,
+    covers: Covers,
+    lock: LockTemplate,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Covers {
+    Database,
+    /// One segment.
+    Schema(Pattern),
+    /// Two segments.
+    Table(Pattern),
+}
+
+impl PostgresRule {
+    /// A rule of which at least one of database, schema and table is given; a table is written with
+    /// its schema.
+    pub fn new(
+        database: Option<&str>,
+        schema: Option<&str>,
+        table: Option<&str>,
+        lock: &str,
+    ) -> Result<PostgresRule, InvalidPattern> {
+        let database = database
+            .map(|text| names("database", text, 1))
+            .transpose()?;
+        let covers = match (schema, table) {
+            (None, None) if database.is_some() => Covers::Database,
+            (Some(schema), None) => Covers::Schema(names("schema", schema, 1)?),
+            (None, Some(table)) => Covers::Table(names("table", table, 2)?),
+            (Some(_), Some(_)) => {
+                return Err(invalid(
+                    "table",
+                    "",
+                    "a table is written with its schema, alone",
+                ));
+            }
+            (None, None) => {
+                return Err(invalid("rule", "", "it names no database, schema or table"));
+            }
+        };
+        let mut captures: Vec<Box<str>> = vec![];
+        let within = match &covers {
+            Covers::Database => None,
+            Covers::Schema(pattern) | Covers::Table(pattern) => Some(pattern),
+        };
+        for pattern in database.iter().chain(within) {
+            captures.extend_from_slice(pattern.captures());
+        }
+        let lock = LockTemplate::new(lock, &captures)?;
+        Ok(PostgresRule {
+            database,
+            covers,
+            lock,
+        })
+    }
+
+    fn in_database<'a>(&self, database: &'a str) -> Option<Captures<'a>> {
+        match &self.database {
+            None => Some(Captures::default()),
+            Some(pattern) => captures(pattern, &[database]),
+        }
+    }
+
+    /// The captures of a relation that it covers.
+    fn on_relation<'a>(&self, schema: &'a str, name: &'a str) -> Option<Captures<'a>> {
+        match &self.covers {
+            Covers::Database => Some(Captures::default()),
+            Covers::Schema(pattern) => captures(pattern, &[schema]),
+            Covers::Table(pattern) => captures(pattern, &[schema, name]),
+        }
+    }
+
+    /// The captures of an object that is no relation. `Err`: it may cover one in some schema, and
+    /// which lock that is cannot be told.
+    fn on_object<'a>(&self, schema: Option<&'a str>) -> Result<Option<Captures<'a>>, ()> {
+        match (&self.covers, schema) {
+            (Covers::Database, _) => Ok(Some(Captures::default())),
+            (Covers::Schema(pattern), Some(schema)) => Ok(captures(pattern, &[schema])),
+            (Covers::Schema(_), None) if self.lock.fixed().is_some() => {
+                Ok(Some(Captures::default()))
+            }
+            (Covers::Schema(_), None) => Err(()),
+            (Covers::Table(_), _) => Ok(None),
+        }
+    }
+}
+
+fn invalid(what: &'static str, text: &str, reason: &str) -> InvalidPattern {
+    InvalidPattern {
+        what,
+        text: text.to_owned(),
+        reason: reason.to_owned(),
+    }
+}
+
+fn captures<'a>(pattern: &Pattern, texts: &[&'a str]) -> Option<Captures<'a>> {
+    let segments = texts.iter().map(|text| Segment {
+        text,
+        certain: true,
+    });
+    match pattern.matches(segments) {
+        Match::Yes(captures) => Some(captures),
+        // No name of the server is empty.
+        Match::Maybe | Match::No => None,
+    }
+}
+
+/// Compiles a dotted name of this many parts.
+fn names(what: &'static str, text: &str, parts: usize) -> Result<Pattern, InvalidPattern> {
+    let split = split(text).map_err(|reason| invalid(what, text, reason))?;
+    if split.len() != parts {
+        let reason = match parts {
+            1 => "it is not one name",
+            _ => "it is not a schema and a name: `public.orders` is",
+        };
+        return Err(invalid(what, text, reason));
+    }
+    let compiled = Pattern::new(Subject::Names, &split.join("/"));
+    compiled.map_err(|error| InvalidPattern {
+        what,
+        text: text.to_owned(),
+        ..error
+    })
+}
+
+/// In a pattern they are no letters.
+const NO_PLACE: &str = "a name with `/`, or with a quoted `*`, `{` or `}`, has no place in a rule";
+
+/// Splits at the dots outside of quotes, and folds what is not quoted.
+fn split(text: &str) -> Result<Vec<String>, &'static str> {
+    let (mut names, mut name, mut chars) = (vec![], String::new(), text.chars().peekable());
+    while let Some(char) = chars.next() {
+        match char {
+            '.' => names.push(std::mem::take(&mut name)),
+            '/' => return Err(NO_PLACE),
+            '"' => loop {
+                match chars.next() {
+                    Some('"') if chars.peek() == Some(&'"') => {
+                        chars.next();
+                        name.push('"');
+                    }
+                    Some('"') => break,
+                    Some('/' | '*' | '{' | '}') => return Err(NO_PLACE),
+                    Some(char) => name.push(char),
+                    None => return Err("a quote in it is not closed"),
+                }
+            },
+            // The name of a capture keeps its case.
+            '{' => {
+                name.push('{');
+                name.extend(chars.by_ref().take_while(|char| *char != '}'));
+                name.push('}');
+            }
+            char => name.push(char.to_ascii_lowercase()),
+        }
+    }
+    names.push(name);
+    Ok(names)
+}
+
+/// The rules of a listener.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PostgresRules {
+    rules: Vec<PostgresRule>,
+    unmatched: Unmatched,
+    reading_functions: Vec<(Box<str>, Box<str>)>,
+}
+
+impl PostgresRules {
+    /// These rules.
+    pub fn new(rules: Vec<PostgresRule>, unmatched: Unmatched) -> PostgresRules {
+        PostgresRules {
+            rules,
+            unmatched,
+            reading_functions: vec![],
+        }
+    }
+
+    /// Volatile functions that the operator knows to read: schema and name.
+    pub fn with_reading_functions(self, functions: Vec<(Box<str>, Box<str>)>) -> PostgresRules {
+        PostgresRules {
+            reading_functions: functions,
+            ..self
+        }
+    }
+
+    /// What is done with writes that no rule covers.
+    pub fn unmatched(&self) -> Unmatched {
+        self.unmatched
+    }
+
+    /// Whether there is none: nothing needs to be classified for them.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Every lock that a rule can name.
+    pub fn lock_patterns(&self) -> Vec<LockPattern> {
+        let mut patterns: Vec<LockPattern> = vec![];
+        for rule in &self.rules {
+            if !patterns.contains(rule.lock.lock_pattern()) {
+                patterns.push(rule.lock.lock_pattern().clone());
+            }
+        }
+        patterns
+    }
+
+    pub(super) fn is_named_read(&self, schema: Option<&str>, name: &str) -> bool {
+        // Only as it is written: an unqualified name can mean another function.
+        let named = |(known_schema, known): &(Box<str>, Box<str>)| {
+            **known == *name && schema == Some(&**known_schema)
+        };
+        self.reading_functions.iter().any(named)
+    }
+
+    /// The locks of a write that reaches so far.
+    pub(super) fn required(&self, reach: &Reach<'_>, view: &View<'_>) -> Required {
+        if reach.temporary && reach.is_nothing_lasting() {
+            return Required::Temporary;
+        }
+        let mut locks = vec![];
+        for rule in &self.rules {
+            let Some(of_database) = rule.in_database(view.database) else {
+                continue;
+            };
+            if let Err(why) = add_locks(rule, of_database, reach, view, &mut locks) {
+                return Required::Unclassified(why);
+            }
+        }
+        if locks.is_empty() && self.unmatched == Unmatched::Reject {
+            return Required::Unclassified("no rule covers this write");
+        }
+        locks.sort_unstable();
+        locks.dedup();
+        Required::Write(locks)
+    }
+}
+
+const NO_LOCK: &str = "a name gives no valid lock name";
+
+fn add_locks(
+    rule: &PostgresRule,
+    of_database: Captures<'_>,
+    reach: &Reach<'_>,
+    view: &View<'_>,
+    locks: &mut Vec<LockName>,
+) -> Result<(), &'static str> {
+    let mut add = |captures: Captures<'_>| -> Result<(), &'static str> {
+        let lock = rule.lock.build(&of_database.then(captures));
+        locks.push(lock.map_err(|_| NO_LOCK)?);
+        Ok(())
+    };
+    if let Some(why) = reach.everything {
+        return match (&rule.covers, rule.lock.fixed()) {
+            (Covers::Database, _) | (_, Some(_)) => add(Captures::default()),
+            // Which locks it makes depends on names that may not exist yet.
+            (Covers::Schema(_) | Covers::Table(_), None) => Err(why),
+        };
+    }
+    for relation in reach
+        .relations
+        .keys()
+        .filter_map(|oid| view.catalog.relation(*oid))
+    {
+        let Relation { schema, name, .. } = relation;
+        if let Some(captures) = rule.on_relation(schema, name) {
+            add(captures)?;
+        }
+    }
+    for (schema, name) in &reach.created {
+        if let Some(captures) = rule.on_relation(schema, name) {
+            add(captures)?;
+        }
+    }
+    for schema in &reach.schemas {
+        let covered = rule.on_object(schema.as_deref());
+        match covered.map_err(|()| "the schema in which it defines something is not known")? {
+            Some(captures) => add(captures)?,
+            None => continue,
+        }
+    }
+    // A database's rule covers also what names nothing: CHECKPOINT.
+    if rule.covers == Covers::Database {
+        add(Captures::default())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! What becomes of a message: forwarded, refused, or something of the proxy's own in between.
+
+use std::sync::Arc;
+
+use super::span::{Origin, Span, Step};
+use super::{Considered, Forward, Kind, Name, REFUSED_NAME, REFUSED_TEXT, Run, Session, lexing};
+use crate::protocol::postgres::classify::Statement;
+use crate::protocol::postgres::frame;
+use crate::protocol::postgres::ticket::Tickets;
+
+impl Session {
+    /// The statements that a Bind may bind: for the tickets in its values.
+    pub fn bound_statements(&self, statement: &[u8]) -> Vec<Arc<Statement>> {
+        let candidates = self.statements.candidates(statement);
+        candidates
+            .into_iter()
+            .filter_map(|it| it.statement)
+            .collect()
+    }
+
+    /// The message is forwarded: what is to be sent before it.
+    pub fn forward(&mut self, considered: Considered) -> Forward {
+        assert!(
+            !considered.rolled_back || considered.only_rolls_back(),
+            "nothing runs for a client that believes in a transaction that was rolled back"
+        );
+        let mut forward = Forward::default();
+        if considered.kind == Kind::Silent {
+            if considered.steps.contains(&Step::CopyEnd) {
+                self.end_copy();
+            }
+            return forward;
+        }
+        self.begin_again(&mut forward.before);
+        let skipped = self.span_to_fill().failed;
+        if !skipped {
+            for run in &considered.runs {
+                self.note_run(run);
+            }
+            for name in considered.names {
+                self.take_name(name);
+            }
+        }
+        for step in considered.steps {
+            if let (Step::Statement(Some(act)), false) = (&step, skipped) {
+                self.ahead.apply(act);
+            }
+            let span = self.span_to_fill();
+            match considered.kind {
+                Kind::Extended => span.push_extended(step),
+                _ => span.push(step),
+            }
+        }
+        let span = self.span_to_fill();
+        match considered.kind {
+            // Within a failed pipeline the server skips it.
+            Kind::Query if span.failed => {}
+            Kind::Query => {
+                span.ended = true;
+                self.ahead.end_span(false);
+            }
+            Kind::Sync => {
+                span.by_sync = true;
+                self.end_span(&mut forward.after);
+            }
+            Kind::Extended | Kind::Silent => {}
+        }
+        forward
+    }
+
+    fn note_run(&mut self, run: &Run) {
+        self.rolled_back = false;
+        self.asked = run.tickets.clone();
+        let statement = &run.statement;
+        if statement.may_commit_inside() {
+            self.distrust();
+        } else if lexing::may_change(statement) {
+            self.lexing.touch(self.next_span);
+        }
+    }
+
+    /// The message is refused with this ErrorResponse: what is to be sent instead of it.
+    pub fn refuse(&mut self, considered: &Considered, error: Vec<u8>) -> Vec<u8> {
+        let mut send = vec![];
+        let in_transaction = self.ahead.scope.in_transaction() || self.rolled_back;
+        let rolls_back = considered.commits() && in_transaction;
+        self.rolled_back = false;
+        self.begin_again(&mut send);
+        let is_query = considered.kind == Kind::Query;
+        let span = self.span_to_fill();
+        span.rolls_back |= rolls_back;
+        if !is_query {
+            span.push_extended(Step::Refused(error));
+            send.extend(frame::parse(REFUSED_NAME, REFUSED_TEXT));
+            return send;
+        }
+        span.push(Step::Refused(error));
+        send.extend(frame::query(REFUSED_TEXT));
+        self.end_span(&mut send);
+        send
+    }
+
+    /// The client ended its CopyData.
+    fn end_copy(&mut self) {
+        if std::mem::take(&mut self.copying) {
+            if let Some(span) = self.spans.front_mut() {
+                span.push(Step::CopyEnd);
+            }
+            return;
+        }
+        match self.spans.back_mut() {
+            // Behind a Sync that a server in COPY ignores.
+            Some(span) if span.ended && span.by_sync => {
+                self.span_to_fill().push(Step::CopyEnd);
+            }
+            Some(span) => span.push(Step::CopyEnd),
+            // The server is not in COPY and ignores it.
+            None => {}
+        }
+    }
+
+    pub(super) fn take_name(&mut self, name: Name) {
+        match name {
+            Name::Statement(name, prepared) => self.statements.await_one(&name, prepared),
+            Name::Portal(name, portal) => self.portals.await_one(&name, portal),
+            Name::CommentUsed => {
+                for mut prepared in self.statements.candidates(b"").into_iter().take(1) {
+                    prepared.comment = Tickets::default();
+                    self.statements.await_one(b"", prepared);
+                    self.statements.confirm(b"");
+                }
+            }
+        }
+    }
+
+    fn new_span(&mut self, origin: Origin) -> Span {
+        let id = self.next_span;
+        self.next_span += 1;
+        Span::new(id, origin)
+    }
+
+    fn span_to_fill(&mut self) -> &mut Span {
+        if self.open_span().is_none() {
+            let span = self.new_span(Origin::Client);
+            self.spans.push_back(span);
+        }
+        self.spans.back_mut().expect("one was pushed")
+    }
+
+    /// The span's end was forwarded. After a refused COMMIT a ROLLBACK follows, whose ReadyForQuery
+    /// is the one for the client.
+    fn end_span(&mut self, after: &mut Vec<u8>) {
+        let span = self.span_to_fill();
+        span.ended = true;
+        if !span.rolls_back {
+            self.ahead.end_span(false);
+        } else {
+            span.origin = Origin::ClientContinued;
+            after.extend(frame::query(b"ROLLBACK"));
+            let mut rollback = self.new_span(Origin::ProxyForClient);
+            rollback.ended = true;
+            rollback.steps.push_back(Step::RollBack);
+            self.ahead.end(false, false);
+            self.spans.push_back(rollback);
+        }
+    }
+
+    /// Before the first message after a roll-back by the proxy.
+    fn begin_again(&mut self, before: &mut Vec<u8>) {
+        if std::mem::take(&mut self.begins_again) {
+            before.extend(self.inject(b"BEGIN", Step::Unread));
+            self.ahead.stays_open();
+        }
+    }
+
+    /// Rolls the open transaction back: what is to be sent. Only while [`Session::is_quiet`] and
+    /// [`Session::in_transaction`]. `error` is the ErrorResponse that tells why.
+    pub fn roll_back(&mut self, error: Vec<u8>) -> Vec<u8> {
+        assert!(self.is_quiet(), "a statement runs");
+        if !self.certain.is_explicit() {
+            // Up to its Sync: there a ROLLBACK would commit what came before it. An error does not,
+            // and the server skips the rest.
+            self.span_to_fill().push_extended(Step::Refused(error));
+            return frame::parse(REFUSED_NAME, REFUSED_TEXT);
+        }
+        self.ahead.end(false, false);
+        self.rolled_back = true;
+        self.begins_again = true;
+        self.inject(b"ROLLBACK", Step::RollBack)
+    }
+
+    /// Runs a query of the proxy, of which the client sees nothing. Only while
+    /// [`Session::is_quiet`], and not between a statement and its Sync, which it would commit.
+    pub fn inject_query(&mut self, text: &[u8]) -> Vec<u8> {
+        let commits = self.in_transaction() && !self.certain.is_explicit();
+        assert!(
+            self.is_quiet() && !commits,
+            "a query would commit the client's statements"
+        );
+        self.inject(text, Step::Unread)
+    }
+
+    fn inject(&mut self, text: &[u8], step: Step) -> Vec<u8> {
+        let mut span = self.new_span(Origin::Proxy);
+        span.ended = true;
+        span.steps.push_back(step);
+        // The client's span that waits for its Sync ends after this one.
+        let at = match self.spans.back() {
+            Some(open) if !open.ended => self.spans.len() - 1,
+            _ => self.spans.len(),
+        };
+        self.spans.insert(at, span);
+        frame::query(text)
+    }
+}

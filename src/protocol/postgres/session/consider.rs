@@ -1,0 +1,327 @@
+//! What a message would do: pure, nothing is changed.
+
+use std::sync::Arc;
+
+use super::span::{Span, Step};
+use super::state::{Act, State};
+use super::{Bound, Considered, Kind, Message, Name, Prepared, Run, Session};
+use crate::protocol::postgres::classify::{
+    Class, Classified, SessionControl, Statement, TransactionControl, Unreadable,
+};
+use crate::protocol::postgres::frame::Bind;
+use crate::protocol::postgres::ticket::Tickets;
+use crate::protocol::postgres::ticket::change::{self, Change, Lasts, To, changes};
+use crate::protocol::postgres::ticket::comment::{self, CommentTickets};
+use crate::protocol::refusal::Refusal;
+
+impl Session {
+    /// What a message does. An error is told in the place of the message: pass it to
+    /// [`Session::refuse`] with [`Session::unread`].
+    pub fn consider(&self, message: Message<'_>) -> Result<Considered, Refusal> {
+        if self.copying && !matches!(message, Message::CopyData | Message::CopyEnd) {
+            // The server ignores Sync and Flush there, and takes nothing else.
+            return match message {
+                Message::Sync | Message::Flush => Ok(self.considered(Kind::Silent)),
+                _ => Err(Refusal::malformed("a message other than data during COPY")),
+            };
+        }
+        match message {
+            Message::Query(text, classified) => self.consider_query(text, classified),
+            Message::Parse(name, text, classified) => self.consider_parse(name, text, classified),
+            Message::Bind(bind) => self.consider_bind(bind.portal, bind.statement, Some(bind)),
+            Message::BindHead(portal, statement) => self.consider_bind(portal, statement, None),
+            Message::Execute(portal) => self.consider_execute(portal),
+            Message::FunctionCall => Ok(self.consider_function()),
+            Message::Describe => Ok(self.one_step(Step::Describe)),
+            Message::Close(kind, name) => Ok(self.one_step(Step::Close(kind, name.into()))),
+            Message::Sync => Ok(self.considered(Kind::Sync)),
+            Message::CopyEnd => Ok(Considered {
+                steps: vec![Step::CopyEnd],
+                ..self.considered(Kind::Silent)
+            }),
+            Message::Flush | Message::CopyData => Ok(self.considered(Kind::Silent)),
+        }
+    }
+
+    /// A message of this kind that runs nothing, for a refusal before it was read.
+    pub fn unread(&self, message: Message<'_>) -> Considered {
+        match message {
+            Message::Query(..) | Message::FunctionCall => self.considered(Kind::Query),
+            _ => self.considered(Kind::Extended),
+        }
+    }
+
+    fn considered(&self, kind: Kind) -> Considered {
+        Considered {
+            runs: vec![],
+            asks: false,
+            span: self.open_span().map_or(self.next_span, |span| span.id),
+            rolled_back: self.rolled_back,
+            kind,
+            steps: vec![],
+            names: vec![],
+        }
+    }
+
+    fn one_step(&self, step: Step) -> Considered {
+        Considered {
+            steps: vec![step],
+            ..self.considered(Kind::Extended)
+        }
+    }
+
+    /// The client's span that has no Sync yet.
+    pub(super) fn open_span(&self) -> Option<&Span> {
+        self.spans.back().filter(|span| !span.ended)
+    }
+
+    /// Whether the gate is asked before the next statement is forwarded.
+    fn asks(&self) -> bool {
+        let alone = self.spans.iter().filter(|span| span.ended).count() == 0;
+        !self.ahead.scope.in_transaction() || !alone
+    }
+
+    /// Whether a run has tickets that the gate was not asked for.
+    fn has_new_tickets(&self, runs: &[Run]) -> bool {
+        runs.iter()
+            .any(|run| !run.comment.is_empty() || run.tickets != self.asked)
+    }
+
+    fn consider_query(&self, text: &[u8], classified: &Classified) -> Result<Considered, Refusal> {
+        let comment = self.comment(text, classified)?;
+        let mut state = self.ahead.clone();
+        let mut considered = self.considered(Kind::Query);
+        considered.asks = self.asks();
+        if classified.statements.is_empty() {
+            considered.steps.push(Step::Statement(None));
+        }
+        for statement in &classified.statements {
+            if let Class::Unknown(_) = statement.class {
+                considered.steps.push(Step::Unread);
+            }
+            let changes = changes(statement, None)?;
+            self.add_run(&mut considered, &mut state, statement, changes, &comment)?;
+        }
+        considered.asks |= self.has_new_tickets(&considered.runs);
+        Ok(considered)
+    }
+
+    fn comment(&self, text: &[u8], classified: &Classified) -> Result<Tickets, Refusal> {
+        let unread = classified
+            .statements
+            .iter()
+            .any(|statement| matches!(statement.class, Class::Unknown(_)));
+        if unread {
+            // What the grammar did not take has no comments that are certain.
+            return Ok(Tickets::default());
+        }
+        let found = comment::find(text)?;
+        Ok(found.map_or_else(Tickets::default, |CommentTickets { tickets, .. }| tickets))
+    }
+
+    /// Adds a statement to what a message runs, and its effect to the state.
+    fn add_run(
+        &self,
+        considered: &mut Considered,
+        state: &mut State,
+        statement: &Arc<Statement>,
+        mut changes: Vec<Change>,
+        comment: &Tickets,
+    ) -> Result<(), Refusal> {
+        let begins = matches!(
+            statement.class,
+            Class::Transaction(TransactionControl::Begin(_))
+        );
+        if begins && !comment.is_empty() {
+            // On BEGIN a comment counts for the transaction.
+            changes.push(Change::Tickets(
+                To::Value(comment.clone()),
+                Lasts::Transaction,
+            ));
+        }
+        let executed = match statement.executes.as_deref() {
+            None => vec![],
+            Some(name) => {
+                let candidates = self.statements.candidates(name.as_bytes());
+                let known = candidates.into_iter().filter_map(|it| it.statement);
+                known
+                    .chain(prepared_before(&considered.runs, name))
+                    .collect()
+            }
+        };
+        for executed in &executed {
+            let of_executed = change::changes(executed, None)?;
+            changes.extend(of_executed);
+        }
+        let late = state.snapshot_is_fixed();
+        let before = state.scope.now().tickets.clone();
+        if let Class::Transaction(TransactionControl::Savepoint(name)) = &statement.class
+            && let Err(error) = state.scope.clone().savepoint(name)
+        {
+            return Err(Refusal::invalid(error.to_string()));
+        }
+        let act = Act {
+            statement: Arc::clone(statement),
+            changes,
+        };
+        state.apply(&act);
+        let now = state.scope.now();
+        let ends = !state.scope.in_transaction();
+        let mut shown = now.tickets.as_slice().iter().chain(comment.as_slice());
+        if late && !ends && shown.any(|ticket| !before.as_slice().contains(ticket)) {
+            return Err(Refusal::invalid(
+                "a ticket is set before the first query of a REPEATABLE READ or SERIALIZABLE \
+                 transaction: what it reads now was fixed before",
+            ));
+        }
+        considered.runs.push(Run {
+            statement: Arc::clone(statement),
+            executed,
+            tickets: now.tickets.clone(),
+            comment: comment.clone(),
+            search_path: now.known_path(),
+        });
+        if !matches!(statement.class, Class::Unknown(_)) {
+            considered.steps.push(Step::Statement(Some(act)));
+        }
+        Ok(())
+    }
+
+    fn consider_parse(
+        &self,
+        name: &[u8],
+        text: &[u8],
+        classified: &Classified,
+    ) -> Result<Considered, Refusal> {
+        if !self.statements.has_room(name) {
+            return Err(Refusal::invalid(
+                "the session has too many prepared statements",
+            ));
+        }
+        let statement = match classified.statements.as_slice() {
+            [] => None,
+            [statement] => Some(Arc::clone(statement)),
+            // The server refuses it: one statement at a time.
+            _ => Some(Arc::new(Statement::unreadable(
+                Unreadable::TooMany,
+                text.len(),
+            ))),
+        };
+        let begins = statement.as_ref().is_some_and(|it| it.operation == "BEGIN");
+        // A named statement may run again, when the ticket in its text is old.
+        let counts = name.is_empty() || begins;
+        let comment = match counts {
+            true => self.comment(text, classified)?,
+            false => Tickets::default(),
+        };
+        let prepared = Prepared { statement, comment };
+        Ok(Considered {
+            names: vec![Name::Statement(name.into(), prepared)],
+            ..self.one_step(Step::Parse(name.into()))
+        })
+    }
+
+    fn consider_bind(
+        &self,
+        portal: &[u8],
+        statement: &[u8],
+        bind: Option<&Bind<'_>>,
+    ) -> Result<Considered, Refusal> {
+        if !self.portals.has_room(portal) {
+            return Err(Refusal::invalid("the session has too many portals"));
+        }
+        let mut considered = self.one_step(Step::Bind(portal.into()));
+        let mut bound = vec![];
+        for prepared in self.statements.candidates(statement) {
+            let changes = match &prepared.statement {
+                Some(statement) => changes(statement, bind)?,
+                None => vec![],
+            };
+            let begins = prepared.statement.as_ref();
+            let begins = begins.is_some_and(|it| it.operation == "BEGIN");
+            if !begins && !prepared.comment.is_empty() {
+                considered.names.push(Name::CommentUsed);
+            }
+            bound.push(Bound { prepared, changes });
+        }
+        if bound.is_empty() {
+            // A statement that SQL within a function prepared.
+            let unknown = Statement::unreadable(Unreadable::Failed, 0);
+            let prepared = Prepared {
+                statement: Some(Arc::new(unknown)),
+                comment: Tickets::default(),
+            };
+            let changes = vec![];
+            bound.push(Bound { prepared, changes });
+        }
+        considered.names.push(Name::Portal(portal.into(), bound));
+        Ok(considered)
+    }
+
+    fn consider_execute(&self, portal: &[u8]) -> Result<Considered, Refusal> {
+        let mut considered = self.considered(Kind::Extended);
+        considered.asks = self.asks();
+        let candidates = self.portals.candidates(portal);
+        if candidates.is_empty() {
+            // The server may know it: a cursor that SQL declared.
+            let why = Statement::unreadable(Unreadable::Failed, 0);
+            let mut state = self.ahead.clone();
+            let none = Tickets::default();
+            self.add_run(&mut considered, &mut state, &Arc::new(why), vec![], &none)?;
+            considered.steps.push(Step::Statement(None));
+            return Ok(considered);
+        }
+        for (at, bound) in candidates.iter().flatten().enumerate() {
+            let Some(statement) = &bound.prepared.statement else {
+                considered.steps.push(Step::Statement(None));
+                continue;
+            };
+            let mut state = self.ahead.clone();
+            let comment = &bound.prepared.comment;
+            let changes = bound.changes.clone();
+            self.add_run(&mut considered, &mut state, statement, changes, comment)?;
+            if let Class::Unknown(_) = statement.class {
+                considered.steps.push(Step::Statement(None));
+            }
+            // One of them runs, the newest as a rule; the server gives one answer.
+            if at > 0 {
+                considered.steps.truncate(1);
+            }
+        }
+        considered.asks |= self.has_new_tickets(&considered.runs);
+        Ok(considered)
+    }
+
+    fn consider_function(&self) -> Considered {
+        let statement = Arc::new(Statement {
+            operation: "function call",
+            class: Class::Write,
+            ..Statement::unreadable(Unreadable::Failed, 0)
+        });
+        let now = self.ahead.scope.now();
+        Considered {
+            runs: vec![Run {
+                statement,
+                executed: vec![],
+                tickets: now.tickets.clone(),
+                comment: Tickets::default(),
+                search_path: now.known_path(),
+            }],
+            asks: self.asks(),
+            steps: vec![Step::Function],
+            ..self.considered(Kind::Query)
+        }
+    }
+}
+
+/// The statements that earlier runs of the same text prepare under a name.
+fn prepared_before(runs: &[Run], name: &str) -> Vec<Arc<Statement>> {
+    let prepared = |run: &Run| match &run.statement.class {
+        Class::Session(SessionControl::Prepare {
+            name: known,
+            statement,
+        }) if **known == *name => Some(Arc::clone(statement)),
+        _ => None,
+    };
+    runs.iter().filter_map(prepared).collect()
+}

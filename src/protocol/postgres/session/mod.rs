@@ -1,0 +1,313 @@
+//! One session: which transaction each message belongs to, which tickets count for it, and what the
+//! server's replies end.
+//!
+//! The shell calls, for every message of the client, [`Session::consider`] (nothing changes), asks
+//! the rules and the gate about [`Considered::runs`], then either [`Session::forward`] and forwards
+//! the message, or [`Session::refuse`] and sends what that gives instead. Every message of the
+//! server goes through [`Session::reply`].
+//!
+//! # When the gate is asked
+//!
+//! [`Considered::asks`] is set where a transaction begins, or may begin: after each commit boundary
+//! within a span, and at the first statement of a span that is sent before an earlier one ended.
+//! The permits are the span's and last until [`Reply::ended`] names it or a later one: the
+//! ReadyForQuery that reports no transaction.
+//!
+//! # Refusals keep the server's own state
+//!
+//! In the place of a refused message goes a text that is no SQL. The server refuses it natively: an
+//! open transaction fails, the rest of a pipeline is skipped, ReadyForQuery tells the state. Only
+//! the ErrorResponse is replaced. The text cannot do anything, wherever it is parsed, and the
+//! unnamed statement survives it. A refused COMMIT ends its transaction: a ROLLBACK follows.
+//!
+//! # Rolled back under the client
+//!
+//! When the proxy rolls a block back ([`Session::roll_back`]), the client still believes in it. Its
+//! next span is preceded by a BEGIN of the proxy, so that an error leaves the server in the state
+//! that the client expects, and its ROLLBACK has something to end. An error alone would not do: it
+//! ends no more than the innermost savepoint, and the rest could be committed yet.
+//!
+//! What is predicted is checked: an answer that does not fit is [`Unexpected`], and the session
+//! ends.
+
+mod carry;
+mod consider;
+mod lexing;
+mod names;
+mod reply;
+mod span;
+mod state;
+mod tamper;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub use names::{NAME_BYTES_MAX, NAMES_MAX};
+pub use reply::{Deliver, Reply, Unexpected};
+pub use span::SpanId;
+pub use tamper::may_turn_read_write;
+
+use self::lexing::LexingState;
+use self::names::Names;
+use self::span::{Span, Step};
+use self::state::State;
+use super::classify::{Class, Classified, Lexing, SessionControl, Statement, TransactionControl};
+use super::frame::{Bind, ClosedKind, TransactionStatus};
+use super::ticket::Tickets;
+use super::ticket::change::Change;
+use super::ticket::scope::{Scope, Settings};
+
+/// Most spans that are forwarded and not ended. The shell reads no more of the client until one
+/// ends.
+pub const SPANS_MAX: usize = 4096;
+
+/// Most answers that one span awaits.
+pub const STEPS_MAX: usize = 100_000;
+
+/// What the server gets in the place of a refused message. Not SQL, in any version.
+pub const REFUSED_TEXT: &[u8] = b"ringfence: refused";
+
+/// The statement's name under which the server refuses it, so that the unnamed one stays.
+const REFUSED_NAME: &[u8] = b"ringfence: refused";
+
+/// A message of the client, as far as the session looks.
+#[derive(Clone, Copy, Debug)]
+pub enum Message<'m> {
+    /// `Q`: the text and what it is. A text that streams has none but what is unread of it.
+    Query(&'m [u8], &'m Classified),
+    /// `P`: the statement's name, the text and what it is.
+    Parse(&'m [u8], &'m [u8], &'m Classified),
+    /// `B`, whole.
+    Bind(&'m Bind<'m>),
+    /// `B` that streams: portal and statement.
+    BindHead(&'m [u8], &'m [u8]),
+    /// `D`.
+    Describe,
+    /// `E`: the portal.
+    Execute(&'m [u8]),
+    /// `C`: of which kind, and the name.
+    Close(ClosedKind, &'m [u8]),
+    /// `S`.
+    Sync,
+    /// `H`.
+    Flush,
+    /// `F`.
+    FunctionCall,
+    /// `d`.
+    CopyData,
+    /// `c` and `f`.
+    CopyEnd,
+}
+
+/// One statement that a message runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The statement.
+    pub statement: Arc<Statement>,
+    /// Prepared statements that it may execute: all that its name can mean.
+    pub executed: Vec<Arc<Statement>>,
+    /// The tickets that count for it by the session's settings, after its own changes.
+    pub tickets: Tickets,
+    /// Tickets in its comment: for a lock of which both have one, this counts.
+    pub comment: Tickets,
+    /// The path in which its names are resolved.
+    pub search_path: Option<Arc<[Box<str>]>>,
+}
+
+/// What a message does; nothing is done yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Considered {
+    /// The statements that it runs, in order. None: it can be forwarded.
+    pub runs: Vec<Run>,
+    /// The gate is asked for every ticket of its runs before it is forwarded.
+    pub asks: bool,
+    /// The span whose permits these are.
+    pub span: SpanId,
+    /// The proxy rolled this session's transaction back: refuse it with the reason, unless
+    /// [`Considered::only_rolls_back`].
+    pub rolled_back: bool,
+    kind: Kind,
+    steps: Vec<Step>,
+    names: Vec<Name>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Query,
+    Extended,
+    Sync,
+    Silent,
+}
+
+/// A name that the message takes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Name {
+    Statement(Box<[u8]>, Prepared),
+    Portal(Box<[u8]>, Vec<Bound>),
+    /// The comment of the unnamed statement is used up.
+    CommentUsed,
+}
+
+/// A prepared statement; `None` for an empty text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Prepared {
+    statement: Option<Arc<Statement>>,
+    comment: Tickets,
+}
+
+/// A statement with the values of its parameters. A portal has all that its statement's name could
+/// mean.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Bound {
+    prepared: Prepared,
+    changes: Vec<Change>,
+}
+
+impl Considered {
+    /// Whether all that it does is to end the transaction by rolling it back.
+    pub fn only_rolls_back(&self) -> bool {
+        let rolls_back = |run: &Run| {
+            let control = &run.statement.class;
+            matches!(
+                control,
+                Class::Transaction(TransactionControl::Rollback { chain: false })
+            )
+        };
+        self.runs.iter().all(rolls_back)
+    }
+
+    fn commits(&self) -> bool {
+        let commits = |run: &Run| {
+            let class = &run.statement.class;
+            matches!(
+                class,
+                Class::Transaction(
+                    TransactionControl::Commit { .. } | TransactionControl::Prepare(_)
+                )
+            )
+        };
+        self.runs.iter().any(commits)
+    }
+}
+
+/// One session.
+#[derive(Debug)]
+pub struct Session {
+    /// What the server has confirmed.
+    certain: State,
+    /// What it will be once the server has done what was forwarded.
+    ahead: State,
+    spans: VecDeque<Span>,
+    next_span: SpanId,
+    status: TransactionStatus,
+    statements: Names<Prepared>,
+    portals: Names<Vec<Bound>>,
+    /// The server waits for CopyData.
+    copying: bool,
+    /// The client believes in a transaction that the proxy rolled back, and was not told yet.
+    rolled_back: bool,
+    /// A BEGIN of the proxy goes before the client's next message.
+    begins_again: bool,
+    /// The tickets that the gate was asked for last.
+    asked: Tickets,
+    lexing: LexingState,
+}
+
+impl Session {
+    /// A session whose first ReadyForQuery has come, with the settings that it begins with.
+    pub fn new(start: Settings) -> Session {
+        let state = State::new(Scope::new(start));
+        Session {
+            certain: state.clone(),
+            ahead: state,
+            spans: VecDeque::new(),
+            next_span: 1,
+            status: TransactionStatus::Idle,
+            statements: Names::new(),
+            portals: Names::new(),
+            copying: false,
+            rolled_back: false,
+            begins_again: false,
+            asked: Tickets::default(),
+            lexing: LexingState::default(),
+        }
+    }
+
+    /// Nothing is awaited of the server, and it takes a query: it does not skip to a Sync that the
+    /// client has yet to send.
+    pub fn is_quiet(&self) -> bool {
+        let awaited = |span: &Span| span.steps.iter().any(|step| *step != Step::CopyEnd);
+        let quiet = |span: &Span| !span.ended && !span.failed && !awaited(span);
+        !self.copying && self.spans.iter().all(quiet)
+    }
+
+    /// Whether the server has a transaction open, as far as it has told: a block, or statements
+    /// that wait for their Sync.
+    pub fn in_transaction(&self) -> bool {
+        self.certain.scope.in_transaction()
+    }
+
+    /// What is certain about the bytes of the next text.
+    pub fn lexing(&self) -> Lexing {
+        self.lexing.certain()
+    }
+
+    /// A parameter of the server's, before the session began; later ones come by
+    /// [`Session::reply`].
+    pub fn parameter(&mut self, name: &[u8], value: &[u8]) {
+        self.lexing.told(name, value);
+    }
+
+    /// A statement that was forwarded may have done anything to the session, as a volatile function
+    /// can: what its prepared statements are is not known any more.
+    pub fn distrust(&mut self) {
+        self.statements.clear();
+        self.portals.clear();
+        self.lexing.touch(self.next_span);
+        for state in [&mut self.certain, &mut self.ahead] {
+            state
+                .scope
+                .set(false, |settings| settings.search_path = None);
+        }
+    }
+
+    /// What the last ReadyForQuery told.
+    pub fn status(&self) -> TransactionStatus {
+        self.status
+    }
+
+    /// Whether another message of the client can be taken now.
+    pub fn has_room(&self) -> bool {
+        self.spans.len() < SPANS_MAX
+            && self
+                .spans
+                .back()
+                .is_none_or(|span| span.steps.len() < STEPS_MAX)
+    }
+
+    /// The settings that count for what the client sends next.
+    pub fn settings(&self) -> &Settings {
+        self.ahead.scope.now()
+    }
+}
+
+/// What is sent with a message that is forwarded.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Forward {
+    /// Before it.
+    pub before: Vec<u8>,
+    /// After it.
+    pub after: Vec<u8>,
+}
+
+/// Whether a statement forgets prepared statements: one by name, or all.
+fn forgets(statement: &Statement) -> Option<Option<&str>> {
+    match &statement.class {
+        Class::Session(SessionControl::Deallocate(name)) => Some(name.as_deref()),
+        Class::Session(SessionControl::DiscardAll) => Some(None),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+//! The server's replies, in order, against what is awaited.
+
+use super::span::{Origin, SpanId, Step};
+use super::state::Act;
+use super::{Name, Prepared, Session, forgets};
+use crate::protocol::postgres::classify::{Class, SessionControl, TransactionControl};
+use crate::protocol::postgres::frame::{BackendMessage, ClosedKind, TransactionStatus};
+use crate::protocol::postgres::ticket::Tickets;
+
+/// A reply that does not fit what was sent: the session cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the server sent {what}, which nothing asked for")]
+pub struct Unexpected {
+    /// Which message.
+    pub what: &'static str,
+}
+
+/// What the client gets of a message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Deliver {
+    /// The message.
+    Pass,
+    /// Nothing.
+    Swallow,
+    /// These bytes in its place.
+    Replace(Vec<u8>),
+}
+
+/// What a message of the server means.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reply {
+    /// What the client gets.
+    pub deliver: Deliver,
+    /// No transaction is open after this span: its permits and those of earlier spans end.
+    pub ended: Option<SpanId>,
+}
+
+impl Reply {
+    const PASS: Reply = Reply {
+        deliver: Deliver::Pass,
+        ended: None,
+    };
+    const SWALLOW: Reply = Reply {
+        deliver: Deliver::Swallow,
+        ended: None,
+    };
+}
+
+impl Session {
+    /// A message of the server.
+    pub fn reply(&mut self, message: &BackendMessage<'_>) -> Result<Reply, Unexpected> {
+        let origin = self.spans.front().map(|span| span.origin);
+        let hidden = matches!(origin, Some(Origin::Proxy | Origin::ProxyForClient));
+        let told = match hidden {
+            true => Reply::SWALLOW,
+            false => Reply::PASS,
+        };
+        match message {
+            // These come at any time; a notice of the proxy's own statement is not the client's.
+            BackendMessage::ParameterStatus { name, value } => {
+                self.lexing.told(name, value);
+                return Ok(Reply::PASS);
+            }
+            BackendMessage::Notification => return Ok(Reply::PASS),
+            BackendMessage::Notice(_) => return Ok(told),
+            BackendMessage::Error(fields) => return self.failed(fields.is_fatal(), told),
+            BackendMessage::ReadyForQuery(status) => return self.ready(*status),
+            BackendMessage::CommandComplete { tag } => self.complete(*tag == b"ROLLBACK")?,
+            BackendMessage::EmptyQueryResponse | BackendMessage::PortalSuspended => {
+                self.complete(false)?;
+            }
+            BackendMessage::FunctionCallResponse => match self.take_step("a result")? {
+                Step::Function => {}
+                _ => return unexpected("FunctionCallResponse"),
+            },
+            BackendMessage::ParseComplete => match self.take_step("ParseComplete")? {
+                Step::Parse(name) => self.statements.confirm(&name),
+                _ => return unexpected("ParseComplete"),
+            },
+            BackendMessage::BindComplete => match self.take_step("BindComplete")? {
+                Step::Bind(name) => self.portals.confirm(&name),
+                _ => return unexpected("BindComplete"),
+            },
+            BackendMessage::CloseComplete => match self.take_step("CloseComplete")? {
+                Step::Close(ClosedKind::Statement, name) => self.statements.remove(&name),
+                Step::Close(ClosedKind::Portal, name) => self.portals.remove(&name),
+                _ => return unexpected("CloseComplete"),
+            },
+            BackendMessage::RowDescription | BackendMessage::NoData => {
+                let span = self.spans.front_mut();
+                if let Some(span) = span.filter(|span| span.steps.front() == Some(&Step::Describe))
+                {
+                    span.take();
+                }
+            }
+            BackendMessage::CopyIn => self.copy_in()?,
+            _ => {}
+        }
+        Ok(told)
+    }
+
+    fn take_step(&mut self, what: &'static str) -> Result<Step, Unexpected> {
+        let span = self.spans.front_mut().ok_or(Unexpected { what })?;
+        span.take().ok_or(Unexpected { what })
+    }
+
+    /// A statement is complete; `rolled_back`: its tag is ROLLBACK.
+    fn complete(&mut self, rolled_back: bool) -> Result<(), Unexpected> {
+        match self.take_step("CommandComplete")? {
+            Step::Statement(Some(act)) => self.confirm(&act, rolled_back),
+            Step::Statement(None) => {}
+            Step::RollBack => {
+                self.certain.end(false, false);
+                self.predict();
+            }
+            Step::Unread => {
+                // There may be more of it.
+                if let Some(span) = self.spans.front_mut() {
+                    span.steps.push_front(Step::Unread);
+                }
+            }
+            _ => return unexpected("CommandComplete").map(|_| ()),
+        }
+        Ok(())
+    }
+
+    fn confirm(&mut self, act: &Act, rolled_back: bool) {
+        let statement = &act.statement;
+        let commits = matches!(
+            statement.class,
+            Class::Transaction(TransactionControl::Commit { .. } | TransactionControl::Prepare(_))
+        );
+        if commits && rolled_back {
+            // COMMIT of a failed transaction.
+            let chain = matches!(
+                statement.class,
+                Class::Transaction(TransactionControl::Commit { chain: true })
+            );
+            self.certain.end(false, chain);
+            self.predict();
+        } else {
+            self.certain.apply(act);
+        }
+        match forgets(statement) {
+            Some(Some(name)) => self.statements.remove(name.as_bytes()),
+            Some(None) => self.statements.clear(),
+            None => {}
+        }
+        if let Class::Session(SessionControl::Prepare { name, statement }) = &statement.class {
+            let prepared = Prepared {
+                statement: Some(std::sync::Arc::clone(statement)),
+                comment: Tickets::default(),
+            };
+            self.take_name(Name::Statement(name.as_bytes().into(), prepared));
+            self.statements.confirm(name.as_bytes());
+        }
+    }
+
+    /// An error: the server skips to the end of the span.
+    fn failed(&mut self, fatal: bool, told: Reply) -> Result<Reply, Unexpected> {
+        self.copying = false;
+        let Some(span) = self.spans.front_mut() else {
+            // It may end the session at any time; anything else it says unasked is a fault.
+            return if fatal {
+                Ok(Reply::PASS)
+            } else {
+                unexpected("ErrorResponse")
+            };
+        };
+        span.failed = true;
+        let in_pipeline = std::mem::take(&mut span.extended) > 0;
+        let steps = std::mem::take(&mut span.steps);
+        let mut told = told;
+        let steps = steps.into_iter().filter(|step| *step != Step::CopyEnd);
+        for (at, step) in steps.enumerate() {
+            match step {
+                Step::Parse(name) => self.statements.give_up(&name),
+                Step::Bind(name) => self.portals.give_up(&name),
+                Step::Refused(error) if at == 0 && !fatal => told.deliver = Deliver::Replace(error),
+                _ => {}
+            }
+        }
+        if in_pipeline {
+            self.skip_to_sync();
+        }
+        self.predict();
+        Ok(told)
+    }
+
+    /// A simple Query behind what failed in a pipeline is skipped like the rest of it.
+    fn skip_to_sync(&mut self) {
+        let Some(mut span) = self.spans.pop_front() else {
+            return;
+        };
+        while span.ended && !span.by_sync {
+            match self.spans.pop_front() {
+                Some(next) => (span.ended, span.by_sync) = (next.ended, next.by_sync),
+                None => span.ended = false,
+            }
+        }
+        self.spans.push_front(span);
+    }
+
+    fn ready(&mut self, status: TransactionStatus) -> Result<Reply, Unexpected> {
+        let what = "ReadyForQuery";
+        if !self.spans.front().is_some_and(|span| span.ended) {
+            return Err(Unexpected { what });
+        }
+        let span = self.spans.pop_front().ok_or(Unexpected { what })?;
+        self.copying = false;
+        self.lexing.settle(span.id);
+        let open = span.steps.iter().any(|step| {
+            // An unread text and the end of a COPY may have no answer of their own.
+            !matches!(step, Step::Unread | Step::CopyEnd)
+        });
+        if open {
+            return Err(Unexpected { what });
+        }
+        self.status = status;
+        // A span that went as it was expected to leaves the prediction right: looking at all that
+        // is awaited at each of many spans would take long.
+        let open = status != TransactionStatus::Idle;
+        let expected = !span.failed && self.certain.is_explicit() == open;
+        match status {
+            TransactionStatus::Idle => self.certain.end(!span.failed, false),
+            TransactionStatus::InTransaction | TransactionStatus::Failed => {
+                self.certain.stays_open();
+            }
+        }
+        if !expected {
+            self.predict();
+        }
+        let ended = (status == TransactionStatus::Idle).then_some(span.id);
+        if ended.is_some() && self.spans.is_empty() {
+            // Portals end with their transaction.
+            self.portals.clear();
+        }
+        let deliver = match span.origin {
+            Origin::Client | Origin::ProxyForClient => Deliver::Pass,
+            Origin::ClientContinued | Origin::Proxy => Deliver::Swallow,
+        };
+        Ok(Reply { deliver, ended })
+    }
+
+    /// The server takes CopyData: it ignores every Sync before the end of the data, so the spans
+    /// that those would have ended are one.
+    fn copy_in(&mut self) -> Result<(), Unexpected> {
+        let Some(mut span) = self.spans.pop_front() else {
+            return unexpected("CopyInResponse").map(|_| ());
+        };
+        while !span.steps.contains(&Step::CopyEnd) {
+            let Some(next) = self.spans.pop_front() else {
+                break;
+            };
+            let begins_with_end = next.steps.front() == Some(&Step::CopyEnd);
+            if !next.steps.is_empty() && !begins_with_end {
+                // The server takes the next message for a breach of the protocol.
+                return unexpected("CopyInResponse").map(|_| ());
+            }
+            span.steps.extend(next.steps);
+            span.extended += next.extended;
+            (span.ended, span.by_sync) = (next.ended, next.by_sync);
+        }
+        self.copying = !span.steps.contains(&Step::CopyEnd);
+        if self.copying && span.by_sync {
+            (span.ended, span.by_sync) = (false, false);
+        }
+        self.spans.push_front(span);
+        Ok(())
+    }
+
+    /// What the state will be: what is certain, and what is still awaited.
+    fn predict(&mut self) {
+        let mut state = self.certain.clone();
+        for span in &self.spans {
+            for step in &span.steps {
+                match step {
+                    Step::Statement(Some(act)) => state.apply(act),
+                    Step::RollBack => state.end(false, false),
+                    _ => {}
+                }
+            }
+            if span.failed || span.ended {
+                state.end_span(span.failed);
+            }
+        }
+        self.ahead = state;
+    }
+}
+
+fn unexpected(what: &'static str) -> Result<Reply, Unexpected> {
+    Err(Unexpected { what })
+}

@@ -1,0 +1,122 @@
+//! The state of a session's settings and of its transaction, after a number of statements.
+
+use std::sync::Arc;
+
+use crate::protocol::postgres::classify::{
+    Class, Isolation, SessionControl, Statement, TransactionControl,
+};
+use crate::protocol::postgres::ticket::change::Change;
+use crate::protocol::postgres::ticket::scope::Scope;
+
+/// What a statement does to a [`State`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Act {
+    pub(super) statement: Arc<Statement>,
+    pub(super) changes: Vec<Change>,
+}
+
+/// Settings and transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct State {
+    pub(super) scope: Scope,
+    isolation: Isolation,
+    /// The transaction has taken a snapshot.
+    snapshot: bool,
+    /// A block that the client began: it does not end with its span.
+    explicit: bool,
+}
+
+impl State {
+    pub(super) fn new(scope: Scope) -> State {
+        let isolation = scope.now().isolation;
+        State {
+            scope,
+            isolation,
+            snapshot: false,
+            explicit: false,
+        }
+    }
+
+    /// Whether what the transaction reads was fixed before now.
+    pub(super) fn snapshot_is_fixed(&self) -> bool {
+        self.scope.in_transaction() && self.snapshot && self.isolation == Isolation::OneSnapshot
+    }
+
+    /// Whether a transaction is open that does not end with its span.
+    pub(super) fn is_explicit(&self) -> bool {
+        self.scope.in_transaction() && self.explicit
+    }
+
+    fn begin(&mut self) {
+        if !self.scope.in_transaction() {
+            self.scope.begin();
+            self.isolation = self.scope.now().isolation;
+            self.snapshot = false;
+            self.explicit = false;
+        }
+    }
+
+    /// A statement that succeeded, or that is expected to.
+    pub(super) fn apply(&mut self, act: &Act) {
+        // Outside of a block the server begins a transaction for each statement, or for those up
+        // to the next Sync; the end of the span ends it here.
+        self.begin();
+        match &act.statement.class {
+            Class::Transaction(control) => self.control(control),
+            Class::Session(SessionControl::SetTransaction(modes)) => {
+                self.isolation = modes.isolation.unwrap_or(self.isolation);
+            }
+            _ => {}
+        }
+        for change in &act.changes {
+            change.apply(&mut self.scope);
+        }
+        self.snapshot |= act.statement.takes_snapshot();
+    }
+
+    fn control(&mut self, control: &TransactionControl) {
+        match control {
+            TransactionControl::Begin(modes) => {
+                self.isolation = modes.isolation.unwrap_or(self.isolation);
+                self.explicit = true;
+            }
+            TransactionControl::Commit { chain } => self.end(true, *chain),
+            TransactionControl::Rollback { chain } => self.end(false, *chain),
+            TransactionControl::Prepare(_) => self.end(true, false),
+            TransactionControl::Savepoint(name) => {
+                // The number of savepoints was checked before the statement was forwarded.
+                let _ = self.scope.savepoint(name);
+            }
+            TransactionControl::Release(name) => self.scope.release(name),
+            TransactionControl::RollbackTo(name) => self.scope.rollback_to(name),
+            TransactionControl::CommitPrepared(_) | TransactionControl::RollbackPrepared(_) => {}
+        }
+    }
+
+    /// The transaction ends.
+    pub(super) fn end(&mut self, commit: bool, chain: bool) {
+        match commit {
+            true => self.scope.commit(),
+            false => self.scope.rollback(),
+        }
+        if chain {
+            // The next one has the same isolation, and its own snapshot.
+            self.scope.begin();
+            self.snapshot = false;
+            self.explicit = true;
+        }
+    }
+
+    /// A span ends: so does a transaction that no BEGIN began.
+    pub(super) fn end_span(&mut self, failed: bool) {
+        if !self.explicit {
+            self.end(!failed, false);
+        }
+    }
+
+    /// The server says that a transaction is open.
+    pub(super) fn stays_open(&mut self) {
+        self.begin();
+        self.explicit = true;
+    }
+}

@@ -443,7 +443,13 @@ impl Sim {
             lockd.mirror.check_invariants();
         }
         // Its entry may be gone (broken by the end of its session, say): then it does not hold.
-        let holds = |client: &usize| matches!(self.clients[*client], Client::Holding { token } if self.own(*client) == Some(token));
+        let holds = |client: &usize| {
+            let held = match self.clients[*client] {
+                Client::Holding { token } => Some(token),
+                _ => None,
+            };
+            held.is_some() && self.own(*client) == held
+        };
         let holders: Vec<usize> = (0..CLIENTS).filter(holds).collect();
         assert!(holders.len() <= 1, "two hold the lock: {:?}", self.clients);
         let foreign_holds = self.foreign.is_some() && self.truth.first() == self.foreign;

@@ -32,9 +32,9 @@ impl Core {
         Ok(removed)
     }
 
-    /// Removes the holder's entry at its own wish. Where the next in line waits here and nothing has
-    /// to be sealed, it is told at once ([`crate::queue::Mirror::hand_over`]); the removal is then
-    /// seen through even if the caller goes away.
+    /// Removes the holder's entry at its own wish. Where the next in line waits here and nothing
+    /// has to be sealed, it is told at once ([`crate::queue::Mirror::hand_over`]); the removal is
+    /// then seen through even if the caller goes away.
     pub(super) async fn release(self: &Arc<Self>, remove: Remove) -> Result<Removed, StoreError> {
         let guarded = self.proxies.last_known_guard(&remove.lock);
         if guarded

@@ -5,12 +5,12 @@
 //! share one write. What makes this safe:
 //!
 //! - **Nobody is between.** Entries come in the order of their tokens and the watch tells them in
-//!   that order, so once the next entry was seen, all older ones were seen too. None can come later.
-//!   So the next entry is the first of the queue as soon as the removal is done, whatever else
-//!   happens, and it is durable already.
-//! - **The holder has given up.** It asked for the release by its token; whatever it is answered, it
-//!   may not act on this token any more. The store has to see to it that the session is never told
-//!   the token again: a later attempt of the session gets a new entry, behind all others
+//!   that order, so once the next entry was seen, all older ones were seen too, and none can come
+//!   later. So the next entry is the first of the queue as soon as the removal is done, whatever
+//!   else happens, and it is durable already.
+//! - **The holder has given up.** It asked for the release by its token; whatever it is answered,
+//!   it may not act on this token any more. The store has to see to it that the session is never
+//!   told the token again: a later attempt of the session gets a new entry, behind all others
 //!   ([`Place::may_hand_over`] is false where the entry could be taken up again).
 //! - **What fails, fails as a slow release does.** If this process dies before the removal, the
 //!   releasing call was not answered and is repeated, or its session ends; until then the old entry

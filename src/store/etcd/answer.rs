@@ -76,15 +76,17 @@ impl Reader<'_> {
         answer.succeeded.then(standing).transpose()
     }
 
-    /// Of `Place::remove_standing`, done: who is first after it, if the candidates tell.
-    pub fn remove_standing(&self, answer: &TxnResponse) -> Result<Option<Entry>, StoreError> {
+    /// Of `Place::remove_standing`, done: who is first after it.
+    pub fn remove_standing(&self, answer: &TxnResponse) -> Result<First, StoreError> {
         if self.candidates.is_empty() {
-            return Ok(None);
+            let others = range(answer, 1)?.count;
+            return Ok(if others == 0 {
+                First::None
+            } else {
+                First::Unknown
+            });
         }
-        Ok(match self.first(answer, 1)? {
-            First::Entry(entry) => Some(entry),
-            First::None | First::Unknown => None,
-        })
+        self.first(answer, 1)
     }
 
     /// Of `Place::enqueue`.

@@ -18,6 +18,7 @@ mod endpoints;
 mod enqueue;
 mod generation;
 mod hints;
+mod lanes;
 mod layout;
 mod lease;
 mod message;
@@ -293,11 +294,11 @@ impl Store for EtcdStore {
             if flat {
                 self.hints.gone(&lock, created);
                 let next = match reader.remove_standing(&answer.response)? {
-                    // What was believed is of another connection.
-                    None if !belief.holds(answer.at) => {
-                        self.resolve(&lock, First::Unknown).await?.first
-                    }
-                    next => next,
+                    First::Entry(entry) => Some(entry),
+                    First::None => None,
+                    // Those that were next have gone as well: the watch will tell who is.
+                    First::Unknown if !belief.is_empty() && belief.holds(answer.at) => None,
+                    First::Unknown => self.resolve(&lock, First::Unknown).await?.first,
                 };
                 return Ok(Removed {
                     removed: true,

@@ -67,11 +67,21 @@ impl Place<'_> {
         }
     }
 
-    /// Flat: removes the entry, which is believed to stand, and reads the candidates.
+    /// Flat: removes the entry, which is believed to stand, and reads the candidates; without any,
+    /// only counts the keys that are left.
     pub fn remove_standing(&self, create_revision: i64, mod_revision: Option<i64>) -> TxnRequest {
         let candidates = self.candidates.iter();
         let mut success = vec![delete(self.key())];
         success.extend(candidates.map(|candidate| get(candidate.key.clone())));
+        if self.candidates.is_empty() {
+            let KeyRange { start, end } = self.layout.lock_range(self.lock);
+            success.push(get_range(RangeRequest {
+                key: start,
+                range_end: end,
+                count_only: true,
+                ..RangeRequest::default()
+            }));
+        }
         TxnRequest {
             success,
             failure: Vec::new(),

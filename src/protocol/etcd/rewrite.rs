@@ -11,7 +11,7 @@
 //!
 //! A range read stays a transaction of reads, which etcd answers without its log. Everything that
 //! the client's messages hold is copied as it came, fields that are not known here included; what
-//! is left out of an edited range is named in `edit_range`. [`Answer`](super::answer::Answer) turns
+//! is left out of an edited range is named in `edit_range`. [`Answer`] turns
 //! the response back.
 
 use std::borrow::Cow;

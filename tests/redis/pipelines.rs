@@ -46,6 +46,19 @@ fn replies_keep_their_order_among_refusals() {
 }
 
 #[test]
+fn requests_without_arguments_are_passed_over() {
+    let (_dir, _redis, proxy) = world();
+    let mut client = proxy.client();
+    for empty in ["\r\n", "\n", "*0\r\n", "*-10\r\n"] {
+        client.send_bytes(empty.as_bytes());
+        assert_eq!(client.call(&["PING"]), simple("PONG"), "after {empty:?}");
+        client.send_bytes(&[empty.as_bytes(), b"PING\r\n", empty.as_bytes()].concat());
+        assert_eq!(client.read(), simple("PONG"), "around {empty:?}");
+    }
+    assert_eq!(client.call(&["ECHO", "a"]), bulk("a"));
+}
+
+#[test]
 fn tickets_in_a_pipeline_hold_from_their_place_on() {
     let (_dir, _redis, proxy) = world();
     let mut client = proxy.client();

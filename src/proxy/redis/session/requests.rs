@@ -83,6 +83,7 @@ impl Session {
                     let request = &rest[..len];
                     if self.requests.args(rest).is_empty() {
                         self.conversation.empty_request();
+                        self.pump_local();
                         self.requests.reset();
                         at += len;
                         continue;

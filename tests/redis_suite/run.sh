@@ -119,9 +119,10 @@ TOML
         children+=($!)
         wait_for_port "$port"
     fi
-    local log="$work/results/$mode/${unit//\//-}"
+    # The suite wants this port and the one 10,000 above it, which must exist.
+    local baseport="$((20000 + RANDOM))" log="$work/results/$mode/${unit//\//-}"
     (cd "$work/suite" && timeout "$unit_seconds" tclsh tests/test_helper.tcl --host 127.0.0.1 \
-        --port "$port" --baseport "$(free_port)" --clients 1 --tags '-needs:debug -needs:repl' --single "$unit") >"$log.log" 2>&1 || true
+        --port "$port" --baseport "$baseport" --clients 1 --tags '-needs:debug -needs:repl' --single "$unit") >"$log.log" 2>&1 || true
     unset FENCE_TICKET FENCE_PORT
     end_children
     # Without colours and times; a name can pass more than once.

@@ -726,7 +726,7 @@ const PROXY_FILES: &[(&str, &str, &str)] = &[
     (
         "\"http\"",
         "\"htp\"",
-        "line 8: `listener.protocol` is \"htp\": expected \"http\" or \"s3\"",
+        "line 8: `listener.protocol` is \"htp\": expected \"http\", \"s3\", \"redis\" or \"etcd\"",
     ),
     (
         "127.0.0.1:7480",

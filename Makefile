@@ -80,8 +80,6 @@ test-needs: build-needs
 test: test-needs
 	cargo nextest run
 	cargo test --quiet --doc
-	# A sample of Redis's own tests; all of them: make redis-suite.
-	tests/redis_suite/run.sh unit/type/incr unit/type/hash unit/introspection
 
 redis-suite: test-needs
 	cargo build --quiet --release

@@ -46,6 +46,63 @@ fn replies_keep_their_order_among_refusals() {
 }
 
 #[test]
+fn messages_within_the_reply_to_an_exec_put_nothing_out_of_step() {
+    let (_dir, _redis, proxy) = world();
+    let mut client = proxy.client();
+    client.send_bytes(b"HELLO 3\r\nSUBSCRIBE a\r\n");
+    client.read();
+    client.read();
+    let commands: [&[&str]; 6] = [
+        &["MULTI"],
+        &["PUBLISH", "a", "1"],
+        &["SET", "u", "1"],
+        &["EXEC"],
+        &["SELECT", "99"],
+        &["ECHO", "end"],
+    ];
+    send_all(&mut client, &commands);
+    client.expect_bytes(
+        b"+OK\r\n+QUEUED\r\n+QUEUED\r\n\
+          *2\r\n>3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\n1\r\n:1\r\n+OK\r\n\
+          -ERR DB index is out of range\r\n$3\r\nend\r\n",
+    );
+    // SELECT has failed: this is the guarded key of database 0.
+    assert_eq!(code(&client.call(&["SET", "job:1:a", "x"])), "NOFENCE");
+}
+
+#[test]
+fn a_long_command_is_answered_once_its_keys_are_there() {
+    let (_dir, redis, proxy) = world();
+    let (long, mut client) = ("x".repeat(400_000), proxy.client());
+    assert_eq!(client.call(&["MSET", "u", &long, "u2", "y"]), ok());
+    assert_eq!(redis.client().call(&["GET", "u2"]), bulk("y"));
+    let guarded = client.call(&["MSET", "u", &long, "job:1:a", "y"]);
+    assert_eq!(code(&guarded), "NOFENCE");
+    let longer = "x".repeat(2_000_000);
+    client.send(&["MSET", "u", &longer, "u2", "y"]);
+    assert_eq!(code(&client.read()), "FENCEUNCLASS");
+}
+
+#[test]
+fn a_long_read_presents_its_bare_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Redis::start(dir.path());
+    let setup = Setup::new(redis.address).with("trust = \"unsigned\"");
+    let proxy = Proxy::start(dir.path(), &setup);
+    let keys = vec!["job:1:a"; 20_000];
+    let read = [&["FENCE", "WITH", "9", "MGET"], &keys[..]].concat();
+    let write = ["FENCE", "WITH", "8", "SET", "job:1:a", "x"];
+    let mut client = proxy.client();
+    assert_eq!(client.call(&write), ok());
+    // The read raises to 9, after which 8 is stale; then 9 is, for a read as long.
+    assert!(matches!(client.call(&read), Value::Array(_)));
+    assert_eq!(code(&client.call(&write)), "FENCED");
+    let newer = ["FENCE", "WITH", "10", "SET", "job:1:a", "x"];
+    assert_eq!(client.call(&newer), ok());
+    assert_eq!(code(&client.call(&read)), "FENCED");
+}
+
+#[test]
 fn requests_without_arguments_are_passed_over() {
     let (_dir, _redis, proxy) = world();
     let mut client = proxy.client();

@@ -253,7 +253,9 @@ fn replies_of_resp3_end_where_the_other_finds_their_end() {
     run(cases(value3()), |case| {
         // There RESP2's nulls, and streams of unknown length, have another meaning.
         let odd = |window: &[u8]| window == b"-1\r" || window.contains(&b'?');
-        if case.stream.windows(3).any(odd) {
+        // The crate counts a push among elements as one of them.
+        let aside = |window: &[u8]| window == b"\n>";
+        if case.stream.windows(3).any(odd) || case.stream.windows(2).any(aside) {
             return Ok(());
         }
         agree(&reply_end(case), &resp3_end(&case.stream))

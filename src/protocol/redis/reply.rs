@@ -14,6 +14,11 @@ use super::reply_head::{ReplyEnd, ReplyHead};
 /// Most aggregates that are open at once.
 pub const DEPTH_MAX: usize = 1024;
 
+/// Takes the place of `>` where a push stands among the elements of a reply. It is none of them:
+/// the server puts a message where it is due, and that is within the reply to an EXEC that
+/// publishes to its own client.
+const PUSH_ASIDE: u8 = b'P';
+
 /// Bytes of a line that tells a length or a number.
 const LINE_BYTES_MAX: usize = 32;
 
@@ -231,6 +236,11 @@ impl ReplyScanner {
         if marker == b'|' {
             return Ok(());
         }
+        if marker == b'>' && (self.begun || !self.inner.is_empty()) {
+            let marker = PUSH_ASIDE;
+            self.stage = Stage::Number { marker, len: 0 };
+            return Ok(());
+        }
         let text = matches!(marker, b'+' | b'-' | b'$' | b'!');
         if let Some(missing) = self.inner.last_mut() {
             self.level = Level::Inner;
@@ -331,12 +341,13 @@ impl ReplyScanner {
             b'%' | b'|' => 2 * count,
             _ => count,
         };
-        if count == 0 && marker != b'|' {
+        if count == 0 && !matches!(marker, b'|' | PUSH_ASIDE) {
             self.value_ends();
             return Ok(());
         }
         self.stage = Stage::Marker;
-        if marker != b'|' && self.level == Level::Reply {
+        let is_value = !matches!(marker, b'|' | PUSH_ASIDE);
+        if is_value && self.level == Level::Reply {
             self.elements = count;
             self.first_element_next = matches!(marker, b'*' | b'>');
         } else if count > 0 {

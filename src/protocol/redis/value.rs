@@ -34,7 +34,7 @@ impl<'a> Value<'a> {
     /// whole. Attributes are left out.
     pub fn parse(buffer: &'a [u8]) -> Result<(Value<'a>, usize), ReplyError> {
         let mut reader = Reader { buffer, at: 0 };
-        let value = reader.value(0)?;
+        let value = reader.value(0, false)?;
         Ok((value, reader.at))
     }
 
@@ -85,7 +85,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn value(&mut self, nesting: usize) -> Result<Value<'a>, ReplyError> {
+    /// `within`: it stands in another value, or in an attribute.
+    fn value(&mut self, nesting: usize, within: bool) -> Result<Value<'a>, ReplyError> {
         if nesting == NESTING_MAX {
             return Err(ReplyError::Depth);
         }
@@ -101,18 +102,24 @@ impl<'a> Reader<'a> {
             b'$' => Value::Bulk(self.payload(line)?),
             b'=' => Value::Bulk(self.payload(line)?.get(4..).ok_or(ReplyError::Length)?),
             b'!' => Value::Error(self.payload(line)?),
-            b'*' | b'~' | b'>' => {
-                let count = self.count(line)?;
-                let elements = (0..count).map(|_| self.value(nesting + 1));
-                Value::Array(elements.collect::<Result<_, _>>()?)
+            // A push among elements is none of them (see `super::reply`).
+            b'>' if within => {
+                self.elements(line, nesting)?;
+                self.value(nesting + 1, within)?
             }
+            b'*' | b'~' | b'>' => Value::Array(self.elements(line, nesting)?),
             b'%' => Value::Map(self.pairs(line, nesting)?),
             b'|' => {
                 self.pairs(line, nesting)?;
-                self.value(nesting + 1)?
+                self.value(nesting + 1, within)?
             }
             other => return Err(ReplyError::Marker(other)),
         })
+    }
+
+    fn elements(&mut self, line: &[u8], nesting: usize) -> Result<Vec<Value<'a>>, ReplyError> {
+        let count = self.count(line)?;
+        (0..count).map(|_| self.value(nesting + 1, true)).collect()
     }
 
     fn pairs(
@@ -121,7 +128,12 @@ impl<'a> Reader<'a> {
         nesting: usize,
     ) -> Result<Vec<(Value<'a>, Value<'a>)>, ReplyError> {
         let count = self.count(line)?;
-        let mut pair = |_| Ok((self.value(nesting + 1)?, self.value(nesting + 1)?));
+        let mut pair = |_| {
+            Ok((
+                self.value(nesting + 1, true)?,
+                self.value(nesting + 1, true)?,
+            ))
+        };
         (0..count).map(&mut pair).collect()
     }
 

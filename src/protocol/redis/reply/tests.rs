@@ -102,6 +102,15 @@ fn every_type_ends_where_it_ends() {
 }
 
 #[test]
+fn a_push_among_the_elements_of_a_reply_is_none_of_them() {
+    let exec = b"*2\r\n>3\r\n$7\r\nmessage\r\n$1\r\na\r\n*1\r\n:1\r\n:1\r\n>0\r\n+OK\r\n";
+    let (len, head, _) = scan(&[&exec[..], b"+PONG\r\n"].concat()).unwrap().unwrap();
+    assert_eq!(len, exec.len());
+    assert!(!head.is_push());
+    assert_eq!(scan(&exec[..exec.len() - 1]), Ok(None));
+}
+
+#[test]
 fn a_reply_is_told_by_its_beginning() {
     assert!(head(b"+OK\r\n").is_ok());
     assert!(!head(b"+OKAY\r\n").is_ok());

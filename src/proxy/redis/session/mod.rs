@@ -285,7 +285,7 @@ impl Session {
 
     fn poll_receive_client(&mut self, cx: &mut Context<'_>) -> bool {
         // Also while nothing is taken: the client's end must be seen. What it sends waits here.
-        let full = self.from_client.len() >= WAITING_BYTES_MAX;
+        let full = self.from_client.len() >= WAITING_BYTES_MAX + requests::UNDECIDED_BYTES_MAX;
         if full || matches!(self.phase, Phase::Deserted | Phase::Flushing | Phase::Over) {
             return false;
         }

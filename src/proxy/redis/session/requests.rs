@@ -8,14 +8,14 @@ use bytes::Buf as _;
 use super::admit::{Admitted, Extent, Passage};
 use super::present::Presented;
 use super::{Phase, Session, WAITING_BYTES_MAX, shrink};
-use crate::config::Mode;
+use crate::config::{Mode, Trust};
 use crate::gate::Revoked;
 use crate::protocol::redis::{Action, FenceCommand, Plan, RequestProgress, Send, refusal_reply};
-use crate::protocol::{AfterRefusal, Refusal};
+use crate::protocol::{AfterRefusal, Kind, Refusal};
 use crate::proxy::redis::flights::Load;
 
 /// Most bytes of a request that are kept until it can be decided on.
-const UNDECIDED_BYTES_MAX: usize = 1 << 20;
+pub(super) const UNDECIDED_BYTES_MAX: usize = 1 << 20;
 
 /// A request whose rest is still to come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,16 +118,11 @@ impl Session {
         let args = self.requests.args(request);
         let rules = &self.listening.config.rules;
         let Ok(plan) = self.conversation.plan(&args, &self.table, rules) else {
-            if request.len() < UNDECIDED_BYTES_MAX {
-                return Taken::MoreBytes(request.len() + UNDECIDED_BYTES_MAX / 8);
-            }
-            let refusal = Refusal::unclassified(format!(
-                "which keys this command names is not told in its first {UNDECIDED_BYTES_MAX} bytes"
-            ));
-            self.last_words = Some(refusal_reply(&refusal));
-            self.phase = Phase::Ending;
-            return Taken::Done;
+            return self.undecided(request.len());
         };
+        if extent == Extent::Beginning && self.needs_every_key(&plan) {
+            return self.undecided(request.len());
+        }
         let barrier = plan.barrier;
         let taken = self.decide(plan, request, extent);
         if matches!(taken, Taken::Done) {
@@ -135,6 +130,27 @@ impl Session {
             self.barrier |= barrier;
         }
         taken
+    }
+
+    /// What has come of a request does not tell which locks it needs.
+    fn undecided(&mut self, len: usize) -> Taken {
+        if len < UNDECIDED_BYTES_MAX {
+            return Taken::MoreBytes(len + UNDECIDED_BYTES_MAX / 8);
+        }
+        let refusal = Refusal::unclassified(format!(
+            "which keys this command names is not told in its first {UNDECIDED_BYTES_MAX} bytes"
+        ));
+        self.last_words = Some(refusal_reply(&refusal));
+        self.phase = Phase::Ending;
+        Taken::Done
+    }
+
+    /// A bare token says its lock by the keys that it is presented for, on a read too: one that is
+    /// judged by its beginning would present nothing.
+    fn needs_every_key(&self, plan: &Plan) -> bool {
+        let bare = self.listening.config.trust == Trust::Unsigned
+            && (self.bound.bare.is_some() || !plan.tickets.is_empty());
+        bare && plan.kind == Kind::Read && matches!(plan.action, Action::Forward(_))
     }
 
     fn decide(&mut self, plan: Plan, request: &[u8], extent: Extent) -> Taken {

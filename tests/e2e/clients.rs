@@ -137,6 +137,16 @@ pub fn put(url: &str, body: &str, ticket: Option<&str>) -> Reply {
     run(&mut command)
 }
 
+/// `None` where there is no answer within some seconds.
+pub fn put_soon(url: &str, body: &str, ticket: &str) -> Option<Reply> {
+    let mut command = curl_command();
+    command.args(["--max-time", "5", "-X", "PUT", "--data-binary", body, url]);
+    with_ticket(&mut command, Some(ticket));
+    let output = command.output().expect("curl is installed");
+    let answered = output.status.success();
+    answered.then(|| Reply::parse(&String::from_utf8_lossy(&output.stdout)))
+}
+
 pub fn get(url: &str, ticket: Option<&str>) -> Reply {
     let mut command = curl_command();
     command.arg(url);

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::backend::Origin;
-use crate::clients::{Holder, Reply, put};
+use crate::clients::{Holder, Reply, put, put_soon};
 use crate::stack::{Lockd, Proxy, ProxySetup, eventually};
 
 /// What moves a write from step to step: bytes in, bytes out, bytes to disk, disk told to keep
@@ -140,17 +140,12 @@ fn live(lockd: &Lockd, url: &str) -> Story {
             replies: Vec::new(),
         };
     };
-    let write = || put_or_lose(url, &grant.token.to_string(), &grant.ticket);
+    let write = || put_soon(url, &grant.token.to_string(), &grant.ticket);
     let replies = vec![write(), write()];
     Story {
         grant: Some((grant.token, grant.ticket)),
         replies,
     }
-}
-
-/// `None` where the proxy went away before it answered.
-fn put_or_lose(url: &str, body: &str, ticket: &str) -> Option<Reply> {
-    std::panic::catch_unwind(|| put(url, body, Some(ticket))).ok()
 }
 
 impl Stage {
@@ -179,11 +174,11 @@ impl Stage {
             (living.join().unwrap(), killed)
         });
         drop(killer);
-        if self.proxy.process.has_ended() {
-            self.proxy.start_again();
-            self.proxy.wait_until_ready();
-        }
         let undisturbed = story.is_undisturbed();
+        if self.proxy.process.has_ended() || !(killed || undisturbed) {
+            // Killed as the story ended, or held by the tracer: it is started again all the same.
+            self.proxy.kill_and_restart();
+        }
         self.check(story, &format!("killed at call {nth} of {calls}"));
         killed || !undisturbed
     }

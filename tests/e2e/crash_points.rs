@@ -205,6 +205,7 @@ impl Stage {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "strace can hold a story up for minutes; run with `--run-ignored all`"]
 async fn a_kill_at_any_system_call_leaves_older_tokens_refused() {
     let mut stage = stage();
     tokio::task::spawn_blocking(move || {

@@ -35,15 +35,15 @@ fn cmd_finds_its_ticket_and_its_exit_code_passes() {
 #[test]
 fn exit_codes_of_a_cmd_that_is_killed_or_cannot_run() {
     let lockd = Lockd::start();
-    assert_eq!(
-        code(&lockd.run(&["lock", "a", "--", "sh", "-c", "kill -9 $$"])),
-        137
-    );
-    assert_eq!(
-        code(&lockd.run(&["lock", "a", "--", "/no/such/program"])),
-        127
-    );
-    assert_eq!(code(&lockd.run(&["lock", "a", "--", "/etc/passwd"])), 126);
+    let cases = [
+        (&["sh", "-c", "kill -9 $$"][..], 137),
+        (&["/no/such/program"], 127),
+        (&["/etc/passwd"], 126),
+    ];
+    for (command, expected) in cases {
+        let ran = lockd.run(&[&["lock", "a", "--"], command].concat());
+        assert_eq!(code(&ran), expected, "{command:?}: {ran:?}");
+    }
     assert!(lockd.is_free("a"));
 }
 

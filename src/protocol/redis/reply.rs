@@ -316,6 +316,8 @@ impl ReplyScanner {
             // The nulls of RESP2.
             (b'$' | b'*', -1) => self.null_ends(),
             (_, ..0) => return Err(ReplyError::Length),
+            // Three letters of format and a colon come first.
+            (b'=', ..4) => return Err(ReplyError::Length),
             (b'$' | b'!' | b'=', len) => {
                 self.head_known |= marker == b'$' && self.level == Level::Reply;
                 self.stage = match len.unsigned_abs() {

@@ -233,6 +233,7 @@ fn what_is_no_reply_is_refused() {
         (b"*?\r\n", ReplyError::Length),
         (b"$-2\r\n", ReplyError::Length),
         (b"%-1\r\n", ReplyError::Length),
+        (b"=3\r\ntxt\r\n", ReplyError::Length),
         (b"*\r\n", ReplyError::Length),
         (b":1.5\r\n", ReplyError::Length),
         (b"_x\r\n", ReplyError::Length),

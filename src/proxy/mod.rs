@@ -1,14 +1,16 @@
 //! The proxy: it stands before a backend and lets a write through only under a current ticket.
 //!
-//! In the order of a request: [`session`] (accept, read, classify, gate, forward, reply), which
-//! asks [`tickets`] whether a ticket is genuine and [`gates`] whether its token passes, and
-//! forwards over [`upstream`]. Beside it: [`watermarks`] (what is durable), [`doubts`] (what is
-//! not known to have ended), [`registry`] (the link to lockd), [`fence`] (seals and closes from
-//! outside).
+//! In the order of a request: [`accept`], then the session (read, classify, gate, forward, reply):
+//! [`session`] for HTTP and S3, [`redis`], [`etcd`]. A session asks [`tickets`] whether a ticket
+//! is genuine and [`gates`] whether its token passes, and forwards over [`upstream`]. Beside it:
+//! [`watermarks`] (what is durable), [`doubts`] (what is not known to have ended), [`left`] (what
+//! an earlier run has left at a backend), [`registry`] (the link to lockd), [`fence`] (seals and
+//! closes from outside).
 //!
 //! Invariant: forwarding a fenced write takes an [`doubts::InFlight`], and the bytes that make it
 //! take effect leave only after its release.
 
+pub mod accept;
 pub mod doubts;
 pub mod etcd;
 pub mod fence;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -19,6 +19,7 @@ use super::frames::{FrameError, Messages, frame};
 use super::upstream::{Backend, Lost};
 use super::{Asked, claims, reply};
 use crate::audit::{Excerpt, Record};
+use crate::clock;
 use crate::config::Mode;
 use crate::protocol::etcd::Call;
 use crate::protocol::etcd::method::{self, Method};
@@ -321,11 +322,8 @@ impl Door {
             .as_ref()
             .and_then(|lock| asked.tickets.iter().find(|ticket| ticket.lock == *lock));
         let listening = &self.listening;
-        let since = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
         listening.audit.record(Record {
-            unix_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            unix_ms: clock::unix_ms(),
             instance: Excerpt::new(&listening.instance),
             listener: Excerpt::new(&listening.config.name),
             protocol: "etcd",

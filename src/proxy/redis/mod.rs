@@ -13,7 +13,6 @@
 //!   finished only when its reply was seen whole or its session is proven gone;
 //! - before the first fenced write under a lock, the session's id is on disk for that lock.
 
-pub mod accept;
 pub mod backend;
 pub mod control;
 pub mod evict;

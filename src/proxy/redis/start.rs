@@ -9,14 +9,15 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::RedisListening;
-use super::accept::RedisEntrance;
 use super::backend::Connector;
 use super::control::{Control, ControlError};
 use super::evict::Evictor;
 use super::fence_keys::{FenceKeys, KEY, RESERVED_PREFIX};
+use super::session;
 use crate::audit::AuditWriter;
 use crate::config::{FenceKeysConfig, RedisListenerConfig, Upstream};
 use crate::protocol::redis::ReservedKeys;
+use crate::proxy::accept::Entrance;
 use crate::proxy::gates::Gates;
 use crate::proxy::left::Left;
 use crate::proxy::registry::Registry;
@@ -128,7 +129,7 @@ pub fn open(
     evictor: Evictor,
     parts: Parts,
     tasks: &mut JoinSet<()>,
-) -> (String, SocketAddr, Vec<RedisEntrance>) {
+) -> (String, SocketAddr, Vec<Entrance>) {
     let Prepared {
         config,
         address,
@@ -156,10 +157,13 @@ pub fn open(
         audit: parts.audit,
         shadows: parts.shadows,
     });
-    let entrance = |socket| RedisEntrance {
-        socket,
-        listening: Arc::clone(&listening),
-        room: Arc::clone(&room),
+    let entrance = |socket| {
+        let listening = Arc::clone(&listening);
+        Entrance {
+            socket,
+            room: Arc::clone(&room),
+            serve: Box::new(move |visit| Box::pin(session::serve(Arc::clone(&listening), visit))),
+        }
     };
     (name, address, sockets.into_iter().map(entrance).collect())
 }

@@ -15,8 +15,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::client::{self, ReadSide, WriteSide};
-use super::{Door, Session, accept};
+use super::{Door, Session};
 use crate::protocol::head::is_ticket_name;
+use crate::proxy::accept::ending;
 
 /// Requests at a time on one connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 128;
@@ -57,7 +58,7 @@ pub async fn serve(session: Session) {
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = accept::ending(&mut shutdown) => {
+        () = ending(&mut shutdown) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -25,20 +25,22 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use self::client::{ReadSide, WriteSide};
 use self::gate::Admission;
 use self::read::{Arrival, BodyLimits};
+use super::accept::{Alive, ending};
 use super::gates::{Gates, LastGate};
 use super::shadows::Shadows;
 use super::tickets::{LastTicket, Tickets};
 use super::upstream::Pool;
 use super::wire::{Patience, Sink, Source};
 use crate::audit::{AuditWriter, Excerpt, Record};
+use crate::clock;
 use crate::config::{Limits, ListenerConfig, Mode};
 use crate::protocol::http::frame::{BodyReader, RequestHead, ResponseHead};
 use crate::protocol::{Kind, Listener, Refusal};
@@ -97,7 +99,7 @@ pub(super) struct Door {
     pool: Arc<Pool>,
     client: SocketAddr,
     /// Held by whatever a shutdown waits for.
-    _alive: mpsc::Sender<()>,
+    _alive: Alive,
     shutdown: watch::Receiver<bool>,
 }
 
@@ -185,7 +187,7 @@ impl Session {
             last_gate: LastGate::default(),
             patience: Patience::new(read::HEAD_MAX),
             ending: Ending {
-                shutdown: Box::pin(async move { accept::ending(&mut shutdown).await }),
+                shutdown: Box::pin(async move { ending(&mut shutdown).await }),
                 is_set: false,
             },
             door,
@@ -291,7 +293,7 @@ impl Door {
             .map(|ticket| Excerpt::new(&ticket.holder));
         let listening = &self.listening;
         listening.audit.record(Record {
-            unix_ms: unix_ms_now(),
+            unix_ms: clock::unix_ms(),
             instance: Excerpt::new(&listening.instance),
             listener: Excerpt::new(&listening.config.name),
             protocol: listening.protocol(),
@@ -308,11 +310,4 @@ impl Door {
             },
         });
     }
-}
-
-fn unix_ms_now() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

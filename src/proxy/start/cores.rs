@@ -11,13 +11,12 @@ use tokio::task::JoinSet;
 use super::{DRAIN_MAX, Shared, StartError};
 use crate::config::{ListenerConfig, ProxyConfig};
 use crate::protocol::Listener;
-use crate::proxy::etcd;
-use crate::proxy::redis::accept::{RedisEntrance, run_core as run_redis_core};
+use crate::proxy::accept::{Entrance, Serve, bind, run_core};
 use crate::proxy::redis::evict::Evictor;
 use crate::proxy::redis::start as redis;
 use crate::proxy::session::Listening;
-use crate::proxy::session::accept::{Entrance, bind, run_core};
 use crate::proxy::shadows::Shadows;
+use crate::proxy::{etcd, session};
 
 /// Bound, but not served yet.
 pub(super) struct Doors {
@@ -42,11 +41,7 @@ impl Doors {
         tasks: &mut JoinSet<()>,
     ) -> Result<Open, StartError> {
         let shadows = Arc::new(Shadows::default());
-        let Opened {
-            mut names,
-            http,
-            etcd,
-        } = open_listeners(shared, &shadows, self.sockets);
+        let mut opened = open_listeners(shared, &shadows, self.sockets);
         let parts = redis::Parts {
             instance: shared.config.instance.clone(),
             gates: shared.gates.clone(),
@@ -56,26 +51,21 @@ impl Doors {
             shadows,
             registry: shared.registry.clone(),
         };
-        let mut redis: Vec<Vec<RedisEntrance>> = vec![];
         for (prepared, evictor) in self.redis {
             let (name, address, entrances) = redis::open(prepared, evictor, parts.clone(), tasks);
-            names.push((name, address));
-            spread(&mut redis, entrances.into_iter(), |entrance| entrance);
+            opened.names.push((name, address));
+            spread(&mut opened.tracked, entrances);
         }
         let mut cores = vec![];
-        for it in http {
+        for it in opened.tracked {
             cores.push(spawn_core(shutdown, |end| run_core(it, end, DRAIN_MAX))?);
         }
-        for it in etcd {
-            let run = |end| etcd::accept::run_core(it, end, DRAIN_MAX);
+        for it in opened.etcd {
+            // Nothing is in doubt whatever is cut off: watches never end by themselves.
+            let run = |end| run_core(it, end, DRAIN_MAX).map(|_| true);
             cores.push(spawn_core(shutdown, run)?);
         }
-        for it in redis {
-            cores.push(spawn_core(shutdown, |end| {
-                run_redis_core(it, end, DRAIN_MAX)
-            })?);
-        }
-        Ok((names, cores))
+        Ok((opened.names, cores))
     }
 }
 
@@ -98,9 +88,10 @@ pub(super) fn bind_all(config: &ProxyConfig, threads: usize) -> Result<Vec<Socke
 struct Opened {
     /// The listeners' names and addresses.
     names: Vec<(String, SocketAddr)>,
-    /// What each core serves of HTTP and S3, and of etcd.
-    http: Vec<Vec<Entrance>>,
-    etcd: Vec<Vec<etcd::accept::Entrance>>,
+    /// What each core serves, where it matters whether all of it has ended.
+    tracked: Vec<Vec<Entrance>>,
+    /// What each core serves of etcd.
+    etcd: Vec<Vec<Entrance>>,
 }
 
 pub(super) fn prepare_redis(
@@ -135,39 +126,25 @@ fn open_listeners(shared: &Shared, shadows: &Arc<Shadows>, sockets: Vec<Sockets>
             shadows: Arc::clone(shadows),
             spool_dir: shared.spool_dir.clone(),
         });
-        let parts = |socket| (socket, Arc::clone(&listening), Arc::clone(&room));
-        let parts = sockets.into_iter().map(parts);
-        match &listener.rules {
-            Listener::Etcd(_) => spread(&mut opened.etcd, parts, |(socket, listening, room)| {
-                etcd::accept::Entrance {
-                    socket,
-                    listening,
-                    room,
-                }
-            }),
-            Listener::Http(_) | Listener::S3(_) => {
-                spread(&mut opened.http, parts, |(socket, listening, room)| {
-                    Entrance {
-                        socket,
-                        listening,
-                        room,
-                    }
-                });
-            }
-        }
+        let (cores, serving): (_, fn(Arc<Listening>) -> Serve) = match &listener.rules {
+            Listener::Etcd(_) => (&mut opened.etcd, etcd::accept::serving),
+            Listener::Http(_) | Listener::S3(_) => (&mut opened.tracked, session::accept::serving),
+        };
+        let entrance = |socket| Entrance {
+            socket,
+            room: Arc::clone(&room),
+            serve: serving(Arc::clone(&listening)),
+        };
+        spread(cores, sockets.into_iter().map(entrance).collect());
     }
     opened
 }
 
 /// One for each core.
-fn spread<P, E>(
-    cores: &mut Vec<Vec<E>>,
-    parts: impl ExactSizeIterator<Item = P>,
-    entrance: impl Fn(P) -> E,
-) {
-    cores.resize_with(cores.len().max(parts.len()), Vec::new);
-    for (core, part) in cores.iter_mut().zip(parts) {
-        core.push(entrance(part));
+fn spread(cores: &mut Vec<Vec<Entrance>>, entrances: Vec<Entrance>) {
+    cores.resize_with(cores.len().max(entrances.len()), Vec::new);
+    for (core, entrance) in cores.iter_mut().zip(entrances) {
+        core.push(entrance);
     }
 }
 

@@ -8,11 +8,11 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::present::{self, Presented, Settled};
 use super::{RETRY_AFTER, Session};
 use crate::audit::{self, Excerpt, Record};
+use crate::clock;
 use crate::config::Mode;
 use crate::lock_name::LockName;
 use crate::protocol::redis::Plan;
@@ -281,10 +281,8 @@ impl Session {
             .as_ref()
             .and_then(|lock| tickets.into_iter().find(|ticket| ticket.lock == *lock))
             .map(|ticket| Excerpt::new(&ticket.holder));
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let unix_ms = since.map_or(0, |it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX));
         listening.audit.record(Record {
-            unix_ms,
+            unix_ms: clock::unix_ms(),
             instance: Excerpt::new(&listening.instance),
             listener: Excerpt::new(&listening.config.name),
             protocol: "redis",

@@ -23,13 +23,11 @@ use std::time::Duration;
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 
 use self::admit::Admission;
 use self::present::Presented;
 use self::revoke::Revocation;
 use super::RedisListening;
-use super::accept::prompt;
 use super::backend::{OpenError, Opened};
 use super::flights::{Flights, Load};
 use super::slots::Slots;
@@ -38,6 +36,7 @@ use crate::protocol::redis::{
     CommandTable, Conversation, ConversationSettings, ReplyScanner, RequestLimits, RequestScanner,
     refusal_reply,
 };
+use crate::proxy::accept::Visit;
 
 /// Bytes that wait to be sent, on either side, before the other side is not read any more.
 const WAITING_BYTES_MAX: usize = 256 << 10;
@@ -57,13 +56,13 @@ thread_local! {
 }
 
 /// Serves one client until either side ends.
-pub(super) async fn serve(
-    listening: Arc<RedisListening>,
-    mut client: TcpStream,
-    address: SocketAddr,
-    mut shutdown: watch::Receiver<bool>,
-) {
-    prompt(&client);
+pub(super) async fn serve(listening: Arc<RedisListening>, visit: Visit) {
+    let Visit {
+        stream: mut client,
+        client: address,
+        mut shutdown,
+        alive: _alive,
+    } = visit;
     if let Some(keys) = &listening.fence_keys {
         let connect_max = listening.config.limits.upstream_connect_timeout;
         if tokio::time::timeout(connect_max, keys.begun())

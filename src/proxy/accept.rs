@@ -1,0 +1,156 @@
+//! Accepting clients, whatever they speak: one thread per core, each with its own sockets and
+//! connections, so that a request never crosses cores. The kernel spreads the clients
+//! (SO_REUSEPORT, socket(7)).
+//!
+//! It leaves to others: what is done with a client ([`Serve`]).
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+
+/// Connections that the kernel keeps for a core that is slow to accept.
+const BACKLOG: i32 = 1024;
+/// How long accepting rests when the process is out of file descriptors.
+const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// The sockets of one listener, one per core, and its address.
+pub fn bind(address: SocketAddr, cores: usize) -> io::Result<(SocketAddr, Vec<StdListener>)> {
+    // SO_REUSEPORT would let us share a port with a stranger of the same user, silently. A socket
+    // without it tells.
+    drop(StdListener::bind(address)?);
+    let first = bind_shared(address)?;
+    let address = first.local_addr()?;
+    let mut listeners = vec![first];
+    for _ in 1..cores {
+        listeners.push(bind_shared(address)?);
+    }
+    Ok((address, listeners))
+}
+
+fn bind_shared(address: SocketAddr) -> io::Result<StdListener> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::from(address))?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A client that was let in.
+pub struct Visit {
+    /// Its connection. Small replies leave at once.
+    pub stream: TcpStream,
+    /// Its address.
+    pub client: SocketAddr,
+    /// True when the proxy goes down.
+    pub shutdown: watch::Receiver<bool>,
+    /// While a copy of it is there, the shutdown waits: for what outlives the connection.
+    pub alive: Alive,
+}
+
+/// See [`Visit::alive`].
+pub type Alive = mpsc::Sender<()>;
+
+/// Serves one client to its end.
+pub type Serve = Box<dyn Fn(Visit) -> BoxFuture<'static, ()> + Send>;
+
+/// One listener on one core.
+pub struct Entrance {
+    /// Its socket.
+    pub socket: StdListener,
+    /// Connections that it may still take, over all cores.
+    pub room: Arc<Semaphore>,
+    /// What is done with its clients.
+    pub serve: Serve,
+}
+
+/// Serves the entrances of one core until `shutdown`, then lets what is in flight end, for at most
+/// `drain_max`. Returns whether all of it did.
+pub fn run_core(
+    entrances: Vec<Entrance>,
+    shutdown: watch::Receiver<bool>,
+    drain_max: Duration,
+) -> io::Result<bool> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    Ok(runtime.block_on(async {
+        let (alive, mut ended) = mpsc::channel::<()>(1);
+        let mut accepting = tokio::task::JoinSet::new();
+        for entrance in entrances {
+            accepting.spawn(accept(entrance, shutdown.clone(), alive.clone()));
+        }
+        drop(alive);
+        while let Some(accepted) = accepting.join_next().await {
+            if let Ok(Err(error)) = accepted {
+                tracing::error!(%error, "a listener has ended");
+            }
+        }
+        // Nothing is ever sent: it ends when the last connection and the last write have.
+        tokio::time::timeout(drain_max, ended.recv()).await.is_ok()
+    }))
+}
+
+async fn accept(
+    entrance: Entrance,
+    mut shutdown: watch::Receiver<bool>,
+    alive: Alive,
+) -> io::Result<()> {
+    let Entrance {
+        socket,
+        room,
+        serve,
+    } = entrance;
+    let socket = TcpListener::from_std(socket)?;
+    loop {
+        let next = async {
+            let place = Arc::clone(&room).acquire_owned().await;
+            let place = place.map_err(io::Error::other)?;
+            let (stream, client) = socket.accept().await?;
+            Ok::<_, io::Error>((place, stream, client))
+        };
+        let accepted = tokio::select! {
+            accepted = next => accepted,
+            () = ending(&mut shutdown) => return Ok(()),
+        };
+        match accepted {
+            Ok((place, stream, client)) => {
+                // Without it replies are late, not wrong.
+                let _ = stream.set_nodelay(true);
+                let visit = Visit {
+                    stream,
+                    client,
+                    shutdown: shutdown.clone(),
+                    alive: alive.clone(),
+                };
+                tokio::spawn(hold(place, serve(visit)));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_RETRY_AFTER).await;
+            }
+        }
+    }
+}
+
+/// The connection's place ends with it.
+async fn hold(_place: OwnedSemaphorePermit, served: BoxFuture<'static, ()>) {
+    served.await;
+}
+
+/// Returns when the proxy goes down.
+pub async fn ending(shutdown: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone: the end as well.
+    let _ = shutdown.wait_for(|down| *down).await;
+}

@@ -1,6 +1,6 @@
 //! Redis listeners: a proxy in RESP before one Redis server.
 //!
-//! In the order of a command: [`accept`] takes the client and `session` opens a backend connection
+//! In the order of a command: `session` takes the client and `session` opens a backend connection
 //! of its own for it ([`backend`]), decodes, decides and forwards command by command, and counts
 //! the replies. What a command is, and which reply is whose, is told by the pure part
 //! (`protocol::redis`). What is in flight is kept in [`flights`]; sessions of older tokens are

@@ -41,7 +41,7 @@ mod treatment;
 pub use args::Args;
 pub use conversation::{
     Action, Change, ConnectionState, Conversation, ConversationSettings, Delivery, Finished, Owed,
-    Plan, Send, Unexpected,
+    Plain, Plan, Send, Unexpected,
 };
 pub use database::Databases;
 pub use encode::command as encode_command;

@@ -72,11 +72,12 @@ pub(super) enum Incoming {
     },
 }
 
-impl<T> Conversation<T> {
+impl<T: Clone> Conversation<T> {
     /// A reply begins.
     pub fn reply_begins(&mut self, head: &ReplyHead) -> Result<Delivery, Unexpected> {
         let first = match self.queue.front_mut() {
             Some(Entry::Sent(sent)) => Some(&mut **sent),
+            Some(Entry::Plain(_)) => return Ok(self.plain_begins(head)),
             // Only what is out of order can come before the proxy's own answer.
             Some(Entry::Local(_)) | None => None,
         };
@@ -100,16 +101,34 @@ impl<T> Conversation<T> {
             return Ok(Delivery::Swallow);
         }
         if head.redirect().is_some() {
-            let refusal = Refusal::unclassified(
-                "the server sends the client to another node, which is not behind the proxy",
-            );
-            return Ok(Delivery::Instead(refusal_reply(&refusal)));
+            return Ok(Delivery::Instead(redirected()));
         }
         Ok(match std::mem::replace(&mut sent.deliver, Deliver::AsIs) {
             Deliver::AsIs => Delivery::Forward,
             Deliver::Filtered(filter) => Delivery::Hold(filter),
             Deliver::Instead(reply) => Delivery::Instead(reply),
         })
+    }
+
+    /// A reply begins while one to a plain command is due.
+    fn plain_begins(&mut self, head: &ReplyHead) -> Delivery {
+        if is_out_of_order(&self.state, head) {
+            self.incoming = Some(Incoming::OutOfOrder);
+            return Delivery::Forward;
+        }
+        let error = head.is_error();
+        self.incoming = Some(Incoming::Answer {
+            error,
+            queued: false,
+            null: head.is_null(),
+        });
+        if self.withheld.takes(Effect::None, error) {
+            return Delivery::Swallow;
+        }
+        match head.redirect() {
+            Some(_) => Delivery::Instead(redirected()),
+            None => Delivery::Forward,
+        }
     }
 
     /// The reply has ended. None: more replies of its command are due, or it was out of order.
@@ -128,9 +147,13 @@ impl<T> Conversation<T> {
                 null,
             } => (error, queued, null),
         };
+        if let Some(Entry::Plain(_)) = self.queue.front() {
+            return self.plain_ended(error);
+        }
         let Some(Entry::Sent(sent)) = self.queue.pop_front() else {
             return None;
         };
+        self.due -= 1;
         let sent = *sent;
         self.withheld.pass(sent.effect, error);
         let change = match (error, queued) {
@@ -148,6 +171,27 @@ impl<T> Conversation<T> {
             queued,
             change,
         })
+    }
+
+    /// A plain command is answered.
+    fn plain_ended(&mut self, error: bool) -> Option<Finished<T>> {
+        let Some(Entry::Plain(run)) = self.queue.front_mut() else {
+            return None;
+        };
+        let finished = Finished {
+            payload: Some(run.payload.clone()),
+            operation: Arc::clone(&run.operation),
+            succeeded: !error,
+            queued: false,
+            change: Change::None,
+        };
+        run.count -= 1;
+        if run.count == 0 {
+            self.queue.pop_front();
+        }
+        self.due -= 1;
+        self.withheld.pass(Effect::None, error);
+        Some(finished)
     }
 
     /// Counts a confirmation. True: it was the last that its command is owed.
@@ -260,6 +304,12 @@ impl<T> Conversation<T> {
         add(self.transaction.as_ref().and_then(|open| open.databases));
         self.databases_ahead = ahead;
     }
+}
+
+fn redirected() -> Vec<u8> {
+    refusal_reply(&Refusal::unclassified(
+        "the server sends the client to another node, which is not behind the proxy",
+    ))
 }
 
 fn bound<T>(sent: &Sent<T>) -> Change {

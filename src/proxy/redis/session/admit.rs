@@ -44,6 +44,11 @@ impl Admission {
         self.presenting.is_some() || self.settling.is_some()
     }
 
+    /// Whether nothing has come of the command at hand that decides on it.
+    pub(super) fn is_undecided(&self) -> bool {
+        !self.is_waiting() && self.presented.is_none() && self.refused.is_none()
+    }
+
     /// The command at hand was dealt with.
     pub(super) fn next_command(&mut self) {
         self.presented = None;
@@ -156,7 +161,7 @@ impl Session {
             return Admitted::Passed(Passage::Free);
         }
         if plan.kind == Kind::Write
-            && let Some(lock) = missing(plan, &claims)
+            && let Some(lock) = missing(&plan.locks, &claims)
         {
             return Admitted::Refused(Refusal::missing(lock.clone()));
         }
@@ -190,24 +195,21 @@ impl Session {
     }
 
     /// Passes at once, or not now.
-    fn pass(&mut self, kind: Kind, claims: &[Claim], extent: Extent) -> Option<Passage> {
+    pub(super) fn pass(&mut self, kind: Kind, claims: &[Claim], extent: Extent) -> Option<Passage> {
         if kind == Kind::Read {
             let mut all = claims.iter();
             let settled = |claim| self.slots.find(claim).is_some_and(|slot| slot.passes());
             return all.all(settled).then_some(Passage::Free);
         }
-        if !claims.iter().all(|it| self.slots.is_recorded(&it.lock)) {
-            return None;
-        }
         if let ([claim], Extent::Whole) = (claims, extent) {
             let slot = self.slots.find(claim)?;
-            if self.flights.is_shared_by(slot.entry(), claim.token) {
+            if slot.is_recorded() && self.flights.is_shared_by(slot.entry(), claim.token) {
                 return Some(Passage::Shared);
             }
         }
         let mut permits = Permits::default();
         for claim in claims {
-            let slot = self.slots.find(claim)?;
+            let slot = self.slots.find(claim).filter(|slot| slot.is_recorded())?;
             permits.push(slot.permit().ok()?, slot.entry().clone());
         }
         let stepped = match extent {
@@ -256,7 +258,7 @@ impl Session {
     /// What an enforcing listener would refuse is audited.
     fn observe(&self, plan: &Plan, claims: &[Claim]) {
         if plan.kind == Kind::Write
-            && let Some(lock) = missing(plan, claims)
+            && let Some(lock) = missing(&plan.locks, claims)
         {
             self.audit(&Refusal::missing(lock.clone()), &plan.operation);
         }
@@ -337,9 +339,9 @@ fn is_about_connection(operation: &str) -> bool {
 }
 
 /// The lock that a write needs and presents no ticket for.
-fn missing<'p>(plan: &'p Plan, claims: &[Claim]) -> Option<&'p LockName> {
+pub(super) fn missing<'l>(locks: &'l [LockName], claims: &[Claim]) -> Option<&'l LockName> {
     let presented = |lock: &LockName| claims.iter().any(|claim| claim.lock == *lock);
-    plan.locks.iter().find(|lock| !presented(lock))
+    locks.iter().find(|lock| !presented(lock))
 }
 
 fn of_bare(token: Token, locks: &[LockName]) -> Result<Option<Claim>, Refusal> {

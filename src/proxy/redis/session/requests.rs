@@ -3,9 +3,11 @@
 //! Invariant: a refused command leaves no byte on the backend connection, and the reply to it comes
 //! at its place among the others.
 
+use std::sync::Arc;
+
 use bytes::Buf as _;
 
-use super::admit::{Admitted, Extent, Passage};
+use super::admit::{Admitted, Extent, Passage, missing};
 use super::present::Presented;
 use super::{Phase, Session, WAITING_BYTES_MAX, shrink};
 use crate::config::{Mode, Trust};
@@ -115,6 +117,9 @@ impl Session {
     }
 
     fn take(&mut self, request: &[u8], extent: Extent) -> Taken {
+        if extent == Extent::Whole && self.take_plain(request) {
+            return Taken::Done;
+        }
         let args = self.requests.args(request);
         let rules = &self.listening.config.rules;
         let Ok(plan) = self.conversation.plan(&args, &self.table, rules) else {
@@ -130,6 +135,38 @@ impl Session {
             self.barrier |= barrier;
         }
         taken
+    }
+
+    /// Forwards a command whose name alone tells what becomes of it, if it may pass at once.
+    /// Everything else is planned.
+    fn take_plain(&mut self, request: &[u8]) -> bool {
+        if self.listening.config.mode == Mode::Observe
+            || self.bound.bare.is_some()
+            || !self.admission.is_undecided()
+        {
+            return false;
+        }
+        let (args, rules) = (self.requests.args(request), &self.listening.config.rules);
+        let Some(plain) = self.conversation.plain(&args, &self.table, rules) else {
+            return false;
+        };
+        let claims = Arc::clone(&self.bound.claims);
+        let kind = plain.kind;
+        if kind == Kind::Write && missing(plain.locks, &claims).is_some() {
+            return false;
+        }
+        let passage = match claims.is_empty() {
+            true => Passage::Free,
+            false => match self.pass(kind, &claims, Extent::Whole) {
+                Some(passage) => passage,
+                None => return false,
+            },
+        };
+        let load = self.board(passage, false);
+        self.to_backend.extend_from_slice(request);
+        self.conversation.forward_plain(load);
+        self.admission.next_command();
+        true
     }
 
     /// What has come of a request does not tell which locks it needs.
@@ -221,18 +258,9 @@ impl Session {
     }
 
     fn forward(&mut self, plan: Plan, passage: Passage, request: &[u8], extent: Extent) {
-        let fenced = !matches!(passage, Passage::Free);
-        match passage {
-            Passage::Free => {}
-            Passage::Permits(permits) => self.flights.add(permits),
-            Passage::Shared => self.flights.share(),
-        }
         self.note_binding(&plan);
-        let load = Load {
-            fenced,
-            blocking: plan.blocks,
-        };
-        self.flights.note(load);
+        let load = self.board(passage, plan.blocks);
+        let fenced = load.fenced;
         if let Action::Forward(bytes) = &plan.action {
             match bytes {
                 Send::AsIs => self.to_backend.extend_from_slice(request),
@@ -245,6 +273,19 @@ impl Session {
         }
         self.conversation.forward(plan, load);
         self.streamed = (extent == Extent::Beginning).then_some(Streamed::Forwarded { fenced });
+    }
+
+    /// Counts a command that is on its way.
+    fn board(&mut self, passage: Passage, blocking: bool) -> Load {
+        let fenced = !matches!(passage, Passage::Free);
+        match passage {
+            Passage::Free => {}
+            Passage::Permits(permits) => self.flights.add(permits),
+            Passage::Shared => self.flights.share(),
+        }
+        let load = Load { fenced, blocking };
+        self.flights.note(load);
+        load
     }
 
     /// The next bytes of a request that was dealt with; how many of them are its own.

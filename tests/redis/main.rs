@@ -3,6 +3,7 @@
 mod client;
 mod clients;
 mod fenced;
+mod hidden;
 mod order;
 mod pipelines;
 mod relay;

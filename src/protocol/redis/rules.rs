@@ -104,6 +104,11 @@ impl RedisRules {
         !self.rules.is_empty() || self.unmatched == Unmatched::Reject
     }
 
+    /// The beginning of the keys that clients must not see, where there are such.
+    pub fn hidden_prefix(&self) -> Option<Box<[u8]>> {
+        self.reserved.as_ref().map(|keys| keys.prefix.clone())
+    }
+
     pub(super) fn permits(&self, name: &str) -> bool {
         self.permitted.iter().any(|known| **known == *name)
     }

@@ -124,7 +124,7 @@ impl<T> Conversation<T> {
         plan.blocks = class.blocks && !self.in_transaction();
         plan.pins = plan.blocks || self.in_transaction();
         let reserved = rules.reserved().map_or(Ok(()), |reserved| {
-            reserved.check(command, &class, &databases)
+            reserved.check(command, args, &class, &databases)
         });
         match reserved.and_then(|()| rules.locks(&class, &databases)) {
             Ok(locks) => plan.locks = locks,
@@ -159,7 +159,11 @@ impl<T> Conversation<T> {
             | Special::Auth
             | Special::Monitor
             | Special::ClientReply => true,
-            Special::Keys | Special::Scan | Special::RandomKey => rules.reserved().is_some(),
+            Special::Keys
+            | Special::Scan
+            | Special::RandomKey
+            | Special::SlowLog
+            | Special::AclLog => rules.reserved().is_some(),
             Special::ClientSetName | Special::ClientGetName | Special::ClientList => {
                 self.settings.name_prefix.is_some()
             }
@@ -254,6 +258,15 @@ impl<T> Conversation<T> {
                         _ => Filter::RandomKey,
                     };
                     plan.deliver = Deliver::Filtered(filter(reserved.prefix.clone()));
+                }
+            }
+            // What was asked of keys in any database is in these.
+            Special::SlowLog | Special::AclLog => {
+                if let Some(prefix) = rules.hidden_prefix() {
+                    plan.deliver = Deliver::Filtered(match special {
+                        Special::SlowLog => Filter::SlowLog(prefix),
+                        _ => Filter::AclLog(prefix),
+                    });
                 }
             }
             // It is about the writes of its own connection.

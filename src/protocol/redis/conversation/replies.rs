@@ -83,7 +83,12 @@ impl<T> Conversation<T> {
         let confirmed = first.as_ref().and_then(|sent| confirms(sent, head));
         if confirmed.is_none() && is_out_of_order(&self.state, head) {
             self.incoming = Some(Incoming::OutOfOrder);
-            return Ok(Delivery::Forward);
+            return Ok(match &self.settings.hidden {
+                Some(prefix) if may_tell_keys(head) => {
+                    Delivery::Hold(Filter::Pushed(prefix.clone()))
+                }
+                _ => Delivery::Forward,
+            });
         }
         let sent = first.ok_or(Unexpected)?;
         if let Some(channels) = confirmed {
@@ -293,6 +298,12 @@ fn confirms<T>(sent: &Sent<T>, head: &ReplyHead) -> Option<Channels> {
     };
     let word = confirmation_word(channels, subscribes);
     (head.first_text() == Some(word)).then_some(channels)
+}
+
+/// Whether a reply that answers no command may tell the names of keys.
+fn may_tell_keys(head: &ReplyHead) -> bool {
+    let word = head.first_text();
+    matches!(word, Some(b"message" | b"pmessage" | b"invalidate"))
 }
 
 /// Whether a reply answers no command: a push; to a subscriber of RESP2 a message; to a monitor a

@@ -4,6 +4,7 @@ mod client;
 mod clients;
 mod fenced;
 mod hidden;
+mod known_faults;
 mod order;
 mod pipelines;
 mod relay;

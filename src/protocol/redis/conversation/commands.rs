@@ -313,6 +313,7 @@ impl<T> Conversation<T> {
     fn plan_auth(&self, mut plan: Plan, args: &Args<'_>) -> Result<Plan, NeedsMore> {
         plan.effect = Effect::Auth;
         plan.pins = true;
+        plan.alone = true;
         if !args.is_complete() {
             return Err(NeedsMore);
         }
@@ -380,6 +381,7 @@ impl<T> Conversation<T> {
             }
         }
         plan.effect = Effect::Hello { version, auth };
+        plan.alone = auth;
         match changed {
             true => Ok(plan.instead(&sent)),
             false => Ok(plan),

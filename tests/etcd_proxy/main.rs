@@ -11,4 +11,5 @@ mod lockd;
 mod mixed;
 mod order;
 mod responses;
+mod streams;
 mod support;

@@ -13,3 +13,4 @@ mod order;
 mod responses;
 mod streams;
 mod support;
+mod wire;

@@ -33,6 +33,7 @@ mod key_spec;
 mod number;
 mod options;
 mod overrides;
+mod pushed;
 mod refusal;
 mod reply_head;
 mod reserved;

@@ -110,6 +110,11 @@ impl RedisRules {
         self.reserved.is_none() && self.rules.iter().all(uniform)
     }
 
+    /// The beginning of the keys that clients must not see, where there are such.
+    pub fn hidden_prefix(&self) -> Option<Box<[u8]>> {
+        self.reserved.as_ref().map(|keys| keys.prefix.clone())
+    }
+
     pub(super) fn permits(&self, name: &str) -> bool {
         self.permitted.iter().any(|known| **known == *name)
     }

@@ -53,6 +53,8 @@ pub struct ConversationSettings {
     /// The beginning of every name that a connection gets at the server, where the proxy marks its
     /// connections so. What the client calls itself follows it.
     pub name_prefix: Option<Box<[u8]>>,
+    /// The beginning of the keys that nothing which the server sends by itself may tell.
+    pub hidden: Option<Box<[u8]>>,
 }
 
 /// What the replies so far say about the connection.

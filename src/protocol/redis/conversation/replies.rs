@@ -77,14 +77,21 @@ impl<T: Clone> Conversation<T> {
     pub fn reply_begins(&mut self, head: &ReplyHead) -> Result<Delivery, Unexpected> {
         let first = match self.queue.front_mut() {
             Some(Entry::Sent(sent)) => Some(&mut **sent),
-            Some(Entry::Plain(_)) => return Ok(self.plain_begins(head)),
+            Some(Entry::Plain(_)) if !is_out_of_order(&self.state, head) => {
+                return Ok(self.plain_begins(head));
+            }
             // Only what is out of order can come before the proxy's own answer.
-            Some(Entry::Local(_)) | None => None,
+            Some(Entry::Plain(_) | Entry::Local(_)) | None => None,
         };
         let confirmed = first.as_ref().and_then(|sent| confirms(sent, head));
         if confirmed.is_none() && is_out_of_order(&self.state, head) {
             self.incoming = Some(Incoming::OutOfOrder);
-            return Ok(Delivery::Forward);
+            return Ok(match &self.settings.hidden {
+                Some(prefix) if may_tell_keys(head) => {
+                    Delivery::Hold(Filter::Pushed(prefix.clone()))
+                }
+                _ => Delivery::Forward,
+            });
         }
         let sent = first.ok_or(Unexpected)?;
         if let Some(channels) = confirmed {
@@ -110,12 +117,8 @@ impl<T: Clone> Conversation<T> {
         })
     }
 
-    /// A reply begins while one to a plain command is due.
+    /// The reply to a plain command begins.
     fn plain_begins(&mut self, head: &ReplyHead) -> Delivery {
-        if is_out_of_order(&self.state, head) {
-            self.incoming = Some(Incoming::OutOfOrder);
-            return Delivery::Forward;
-        }
         let error = head.is_error();
         self.incoming = Some(Incoming::Answer {
             error,
@@ -343,6 +346,12 @@ fn confirms<T>(sent: &Sent<T>, head: &ReplyHead) -> Option<Channels> {
     };
     let word = confirmation_word(channels, subscribes);
     (head.first_text() == Some(word)).then_some(channels)
+}
+
+/// Whether a reply that answers no command may tell the names of keys.
+fn may_tell_keys(head: &ReplyHead) -> bool {
+    let word = head.first_text();
+    matches!(word, Some(b"message" | b"pmessage" | b"invalidate"))
 }
 
 /// Whether a reply answers no command: a push; to a subscriber of RESP2 a message; to a monitor a

@@ -154,6 +154,10 @@ impl Session {
             bulk_bytes_max: listening.config.limits.bulk_bytes_max,
             ..RequestLimits::default()
         };
+        let settings = ConversationSettings {
+            hidden: listening.config.rules.hidden_prefix(),
+            ..ConversationSettings::default()
+        };
         let flights = Flights::new(opened.session, listening.evictor.clone());
         Session {
             address,
@@ -165,7 +169,7 @@ impl Session {
             to_client: BytesMut::new(),
             table: opened.table,
             requests: RequestScanner::new(limits),
-            conversation: Conversation::new(ConversationSettings::default()),
+            conversation: Conversation::new(settings),
             replies: ReplyScanner::new(),
             streamed: None,
             delivery: None,

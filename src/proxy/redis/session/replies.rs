@@ -115,6 +115,7 @@ impl Session {
                 let shown = match filter.apply(reply) {
                     Filtered::Reply(reply) => reply,
                     Filtered::Again => b"$-1\r\n".to_vec(),
+                    Filtered::Nothing => vec![],
                 };
                 self.to_client.extend_from_slice(&shown);
             }
@@ -139,7 +140,12 @@ impl Session {
                     return Err("a reply that is filtered is too long".to_owned());
                 }
                 held.extend_from_slice(part);
-                Delivering::Hold(filter, held)
+                if filter.is_content_with(&held) {
+                    self.to_client.extend_from_slice(&held);
+                    Delivering::Forward
+                } else {
+                    Delivering::Hold(filter, held)
+                }
             }
             other => other,
         };

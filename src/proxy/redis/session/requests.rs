@@ -128,6 +128,9 @@ impl Session {
         if extent == Extent::Beginning && self.needs_every_key(&plan) {
             return self.undecided(request.len());
         }
+        if plan.alone && self.conversation.outstanding() > 0 {
+            return Taken::Later;
+        }
         let barrier = plan.barrier;
         let taken = self.decide(plan, request, extent);
         if matches!(taken, Taken::Done) {

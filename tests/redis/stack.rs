@@ -187,6 +187,7 @@ pub struct Proxy {
     config: PathBuf,
 }
 
+    audit_dir: PathBuf,
 /// A ticket as a lock service would issue it.
 pub fn sign(key: &SigningKey, lock: &str, token: u64) -> String {
     key.sign_ticket(&Ticket {
@@ -256,6 +257,7 @@ impl Proxy {
         }
     }
 
+            audit_dir: dir.join(setup.name).join("audit"),
     fn write(config: &Path, dir: &Path, setup: &Setup, address: SocketAddr, admin: SocketAddr) {
         let keys = config.with_extension("keys");
         std::fs::write(&keys, setup.key.verifying().to_text()).unwrap();
@@ -304,6 +306,28 @@ impl Proxy {
     /// kill -9.
     pub fn crash(&mut self) {
         self.process.kill();
+    /// Waits for a line of the audit.
+    pub fn audited(&self, code: &str, operation: &str) -> serde_json::Value {
+        let find = || {
+            let files = std::fs::read_dir(&self.audit_dir).unwrap();
+            let texts = files.filter_map(|file| std::fs::read_to_string(file.unwrap().path()).ok());
+            texts.into_iter().find_map(|text| {
+                let lines = text
+                    .lines()
+                    .filter_map(|line| serde_json::from_str(line).ok());
+                lines.into_iter().find(|line: &serde_json::Value| {
+                    line["code"] == code && line["operation"] == operation
+                })
+            })
+        };
+        let mut found = None;
+        eventually(&format!("an audit line {code} {operation}"), || {
+            found = find();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
     }
 
     /// On the same folder.

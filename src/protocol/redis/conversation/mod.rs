@@ -125,6 +125,7 @@ impl Transaction {
 #[derive(Debug)]
 struct Sent<T> {
     operation: Arc<str>,
+    kind: Kind,
     effect: Effect,
     expect: Expect,
     deliver: Deliver,
@@ -156,6 +157,8 @@ pub enum Owed<T> {
         wanted: bool,
         /// The command's name.
         operation: Arc<str>,
+        /// Whether it can have changed anything.
+        kind: Kind,
         /// What the shell kept with it.
         payload: Option<T>,
     },
@@ -214,6 +217,7 @@ impl<T> Conversation<T> {
         }
         self.queue.push_back(Entry::Sent(Box::new(Sent {
             operation: plan.operation,
+            kind: plan.kind,
             effect: plan.effect,
             expect: plan.expect,
             deliver: plan.deliver,
@@ -316,6 +320,14 @@ impl<T> Conversation<T> {
         self.queue.len() < OUTSTANDING_MAX
     }
 
+    /// What the shell keeps with the command that was forwarded last, if that is unanswered.
+    pub fn newest_mut(&mut self) -> Option<&mut T> {
+        match self.queue.back_mut()? {
+            Entry::Sent(sent) => sent.payload.as_mut(),
+            Entry::Local(_) => None,
+        }
+    }
+
     /// The connection is lost: what the client is still owed, in its order.
     pub fn into_owed(self) -> impl Iterator<Item = Owed<T>> {
         // As if all of it succeeded.
@@ -329,9 +341,17 @@ impl<T> Conversation<T> {
             withheld.pass(effect, false);
             match entry {
                 Entry::Local(reply) => Owed::Answer(if wanted { reply } else { vec![] }),
+                // Known whatever the server answers: a `DISCARD` that took the place of an `EXEC`.
+                Entry::Sent(sent) if matches!(sent.deliver, Deliver::Instead(_)) => {
+                    Owed::Answer(match sent.deliver {
+                        Deliver::Instead(reply) if wanted => reply,
+                        _ => vec![],
+                    })
+                }
                 Entry::Sent(sent) => Owed::Reply {
                     wanted,
                     operation: sent.operation,
+                    kind: sent.kind,
                     payload: sent.payload,
                 },
             }

@@ -231,11 +231,6 @@ impl Session {
             Passage::Shared => self.flights.share(),
         }
         self.note_binding(&plan);
-        let load = Load {
-            fenced,
-            blocking: plan.blocks,
-        };
-        self.flights.note(load);
         if let Action::Forward(bytes) = &plan.action {
             match bytes {
                 Send::AsIs => self.to_backend.extend_from_slice(request),
@@ -246,8 +241,22 @@ impl Session {
                 Send::Instead(whole) => self.to_backend.extend_from_slice(whole),
             }
         }
+        let load = Load {
+            fenced,
+            blocking: plan.blocks,
+            end: match extent {
+                Extent::Whole => self.queued_bytes(),
+                Extent::Beginning => u64::MAX,
+            },
+        };
+        self.flights.note(load);
         self.conversation.forward(plan, load);
         self.streamed = (extent == Extent::Beginning).then_some(Streamed::Forwarded { fenced });
+    }
+
+    /// Bytes that are sent on the session, or wait to be.
+    fn queued_bytes(&self) -> u64 {
+        self.sent_bytes + self.to_backend.len() as u64
     }
 
     /// The next bytes of a request that was dealt with; how many of them are its own.
@@ -266,6 +275,13 @@ impl Session {
                 return chunk.len();
             }
             self.to_backend.extend_from_slice(&chunk[..part.len]);
+            let end = self.queued_bytes();
+            // It may have been answered before its end.
+            if part.ended
+                && let Some(load) = self.conversation.newest_mut()
+            {
+                load.end = end;
+            }
         }
         if part.ended {
             self.requests.reset();

@@ -128,6 +128,7 @@ impl Transaction {
 #[derive(Debug)]
 struct Sent<T> {
     operation: Arc<str>,
+    kind: Kind,
     effect: Effect,
     expect: Expect,
     deliver: Deliver,
@@ -160,6 +161,8 @@ pub enum Owed<T> {
         wanted: bool,
         /// The command's name.
         operation: Arc<str>,
+        /// Whether it can have changed anything.
+        kind: Kind,
         /// What the shell kept with it.
         payload: Option<T>,
     },
@@ -224,6 +227,7 @@ impl<T> Conversation<T> {
         self.due += 1;
         self.queue.push_back(Entry::Sent(Box::new(Sent {
             operation: plan.operation,
+            kind: plan.kind,
             effect: plan.effect,
             expect: plan.expect,
             deliver: plan.deliver,
@@ -328,6 +332,15 @@ impl<T> Conversation<T> {
         self.due < OUTSTANDING_MAX
     }
 
+    /// What the shell keeps with the command that was forwarded last, if that is unanswered and was
+    /// planned.
+    pub fn newest_mut(&mut self) -> Option<&mut T> {
+        match self.queue.back_mut()? {
+            Entry::Sent(sent) => sent.payload.as_mut(),
+            Entry::Plain(_) | Entry::Local(_) => None,
+        }
+    }
+
     /// What the replies so far say.
     pub fn state(&self) -> &ConnectionState {
         &self.state
@@ -381,16 +394,20 @@ impl<T: Clone> Conversation<T> {
 }
 
 fn owed<T: Clone>(entry: &Entry<T>, wanted: bool) -> Owed<T> {
-    let (operation, payload) = match entry {
-        Entry::Local(reply) => {
-            return Owed::Answer(if wanted { reply.clone() } else { vec![] });
-        }
-        Entry::Sent(sent) => (&sent.operation, sent.payload.clone()),
-        Entry::Plain(run) => (&run.operation, Some(run.payload.clone())),
+    let answer = |reply: &Vec<u8>| Owed::Answer(if wanted { reply.clone() } else { vec![] });
+    let (operation, kind, payload) = match entry {
+        Entry::Local(reply) => return answer(reply),
+        Entry::Sent(sent) => match &sent.deliver {
+            // Known whatever the server answers: a `DISCARD` that took the place of an `EXEC`.
+            Deliver::Instead(reply) => return answer(reply),
+            _ => (&sent.operation, sent.kind, sent.payload.clone()),
+        },
+        Entry::Plain(run) => (&run.operation, run.kind, Some(run.payload.clone())),
     };
     Owed::Reply {
         wanted,
         operation: Arc::clone(operation),
+        kind,
         payload,
     }
 }

@@ -39,10 +39,12 @@ pub struct Plain<'c> {
     pub locks: &'c [LockName],
 }
 
-/// Plain commands of one name that follow each other, with the same payload.
+/// Plain commands of one name that follow each other.
 #[derive(Debug)]
 pub(super) struct Run<T> {
     pub(super) operation: Arc<str>,
+    pub(super) kind: Kind,
+    /// Of the first; it stands for those of the others.
     pub(super) payload: T,
     /// Those that are due; at least one.
     pub(super) count: usize,
@@ -91,22 +93,24 @@ impl<T> Conversation<T> {
     }
 }
 
-impl<T: PartialEq> Conversation<T> {
-    /// The plain command that was asked about last is on its way to the backend.
-    pub fn forward_plain(&mut self, payload: T) {
+impl<T> Conversation<T> {
+    /// The plain command that was asked about last is on its way to the backend. Where it follows
+    /// one of its name, whose payload `stands_for` this one, that payload is kept for both.
+    pub fn forward_plain(&mut self, payload: T, stands_for: impl FnOnce(&T) -> bool) {
         let Some(usual) = &self.usual else {
             return;
         };
         self.due += 1;
         if let Some(Entry::Plain(run)) = self.queue.back_mut()
             && Arc::ptr_eq(&run.operation, &usual.operation)
-            && run.payload == payload
+            && stands_for(&run.payload)
         {
             run.count += 1;
             return;
         }
         self.queue.push_back(Entry::Plain(Run {
             operation: Arc::clone(&usual.operation),
+            kind: usual.kind,
             payload,
             count: 1,
         }));

@@ -71,7 +71,8 @@ impl Talk {
     fn client(&mut self, line: &str) -> &mut Talk {
         let plan = self.plan(line);
         if self.is_plain(line, &plan) {
-            self.conversation.forward_plain(line.to_owned());
+            self.conversation
+                .forward_plain(line.to_owned(), |last| last == line);
             return self;
         }
         match plan.action.clone() {

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::present::{self, Presented, Settled};
+use super::present::{self, NotPresented, Presented, Settled};
 use super::{RETRY_AFTER, Session};
 use crate::audit::{self, Excerpt, Record};
 use crate::clock;
@@ -19,20 +19,23 @@ use crate::protocol::redis::Plan;
 use crate::protocol::{Kind, Refusal};
 use crate::proxy::gates::Claim;
 use crate::proxy::redis::flights::Permits;
+use crate::ticket::Ticket;
 use crate::token::Token;
 
 /// Most times that a command is settled anew before it is told busy.
 const ROUNDS_MAX: usize = 64;
 
-type Waiting<T> = Pin<Box<dyn Future<Output = Result<T, Refusal>> + Send>>;
+type Waiting<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 /// What the command at hand waits for, and what has come of it.
 #[derive(Default)]
 pub(super) struct Admission {
-    presenting: Option<Waiting<(Presented, Vec<Settled>)>>,
-    settling: Option<Waiting<Vec<Settled>>>,
+    presenting: Option<Waiting<(Presented, Vec<Settled>), NotPresented>>,
+    settling: Option<Waiting<Vec<Settled>, Refusal>>,
     /// The tickets that the command carries.
     presented: Option<Result<Presented, Refusal>>,
+    /// Those among them that are genuine, but were not taken.
+    rejected: Vec<Arc<Ticket>>,
     refused: Option<Refusal>,
     rounds: usize,
     /// What an AUTH on its way carries: the connection's when it succeeds.
@@ -52,6 +55,7 @@ impl Admission {
     /// The command at hand was dealt with.
     pub(super) fn next_command(&mut self) {
         self.presented = None;
+        self.rejected.clear();
         self.refused = None;
         self.rounds = 0;
     }
@@ -96,11 +100,16 @@ impl Session {
             && let Poll::Ready(outcome) = presenting.as_mut().poll(cx)
         {
             admission.presenting = None;
-            let presented = outcome.map(|(presented, settled)| {
-                self.keep(settled);
-                presented
+            self.admission.presented = Some(match outcome {
+                Ok((presented, settled)) => {
+                    self.keep(settled);
+                    Ok(presented)
+                }
+                Err(NotPresented { refusal, tickets }) => {
+                    self.admission.rejected = tickets;
+                    Err(refusal)
+                }
             });
-            self.admission.presented = Some(presented);
             return true;
         }
         if let Some(settling) = &mut self.admission.settling
@@ -277,6 +286,7 @@ impl Session {
         let carried = self.admission.presented.iter().flatten();
         let tickets = carried
             .flat_map(|it| &it.tickets)
+            .chain(&self.admission.rejected)
             .chain(&self.bound.tickets);
         let holder = refusal
             .lock

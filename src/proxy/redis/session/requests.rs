@@ -165,9 +165,16 @@ impl Session {
                 None => return false,
             },
         };
-        let load = self.board(passage, false);
+        let fenced = self.board(passage);
         self.to_backend.extend_from_slice(request);
-        self.conversation.forward_plain(load);
+        let load = Load {
+            fenced,
+            blocking: false,
+            end: self.queued_bytes(),
+        };
+        // Where the end of an earlier one has not left, that of a later one has not either.
+        self.conversation
+            .forward_plain(load, |run| run.fenced == fenced && !run.blocking);
         self.admission.next_command();
         true
     }
@@ -262,8 +269,7 @@ impl Session {
 
     fn forward(&mut self, plan: Plan, passage: Passage, request: &[u8], extent: Extent) {
         self.note_binding(&plan);
-        let load = self.board(passage, plan.blocks);
-        let fenced = load.fenced;
+        let fenced = self.board(passage);
         if let Action::Forward(bytes) = &plan.action {
             match bytes {
                 Send::AsIs => self.to_backend.extend_from_slice(request),
@@ -274,21 +280,32 @@ impl Session {
                 Send::Instead(whole) => self.to_backend.extend_from_slice(whole),
             }
         }
+        let load = Load {
+            fenced,
+            blocking: plan.blocks,
+            end: match extent {
+                Extent::Whole => self.queued_bytes(),
+                Extent::Beginning => u64::MAX,
+            },
+        };
+        self.flights.note(load);
         self.conversation.forward(plan, load);
         self.streamed = (extent == Extent::Beginning).then_some(Streamed::Forwarded { fenced });
     }
 
-    /// Counts a command that is on its way.
-    fn board(&mut self, passage: Passage, blocking: bool) -> Load {
-        let fenced = !matches!(passage, Passage::Free);
+    /// Counts what is under permits. Whether it is.
+    fn board(&mut self, passage: Passage) -> bool {
         match passage {
-            Passage::Free => {}
+            Passage::Free => return false,
             Passage::Permits(permits) => self.flights.add(permits),
             Passage::Shared => self.flights.share(),
         }
-        let load = Load { fenced, blocking };
-        self.flights.note(load);
-        load
+        true
+    }
+
+    /// Bytes that are sent on the session, or wait to be.
+    fn queued_bytes(&self) -> u64 {
+        self.sent_bytes + self.to_backend.len() as u64
     }
 
     /// The next bytes of a request that was dealt with; how many of them are its own.
@@ -307,6 +324,13 @@ impl Session {
                 return chunk.len();
             }
             self.to_backend.extend_from_slice(&chunk[..part.len]);
+            let end = self.queued_bytes();
+            // It may have been answered before its end.
+            if part.ended
+                && let Some(load) = self.conversation.newest_mut()
+            {
+                load.end = end;
+            }
         }
         if part.ended {
             self.requests.reset();

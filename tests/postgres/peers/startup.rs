@@ -207,7 +207,7 @@ fn nothing_of_a_ticket_that_is_wrong_reaches_the_server() {
 
 #[test]
 fn a_session_for_replication_is_denied_or_passed_as_configured() {
-    let denies = |fault: Fault| fault.code != "" && fault.message.contains("replication");
+    let denies = |fault: Fault| !fault.code.is_empty() && fault.message.contains("replication");
     let world = World::with(|setup| setup.and("passes", "replication = \"pass\"", ""));
     let parameters = [("replication", "database"), ("user", "postgres")];
     let denied = Client::try_connect(world.proxy.address(), &parameters);

@@ -2,6 +2,7 @@
 //!
 //! Root cannot run a server of Postgres: as root everything of it is done by the user `postgres` of
 //! the package.
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 mod cluster;
 
@@ -115,25 +116,21 @@ impl Postgres {
     }
 
     /// Its certificate, for clients that verify it.
-    #[allow(dead_code, reason = "each test binary uses its own part")]
     pub fn certificate(&self) -> PathBuf {
         self.folder.path().join("data/server.crt")
     }
 
     /// Signals one of its processes by pid: a backend of a session.
-    #[allow(dead_code, reason = "each test binary uses its own part")]
     pub fn signal(&self, pid: i32, signal: Signal) {
         let _ = kill_process(Pid::from_raw(pid).expect("a pid"), signal);
     }
 
     /// Immediate shutdown: every session ends without a rollback of its own, as in a crash.
-    #[allow(dead_code, reason = "each test binary uses its own part")]
     pub fn crash(&mut self) {
         self.end();
     }
 
     /// Starts again on the same cluster and port.
-    #[allow(dead_code, reason = "each test binary uses its own part")]
     pub fn start_again(&mut self) {
         self.child = spawn(self.folder.path(), self.address, &self.options);
         let ready = ready(&mut self.child, self.folder.path());

@@ -126,6 +126,9 @@ pub struct Considered {
     /// The proxy rolled this session's transaction back: refuse it with the reason, unless
     /// [`Considered::only_rolls_back`].
     pub rolled_back: bool,
+    /// What was written in the transaction may take effect with it: its permits are released
+    /// before it is forwarded. Not where a block stays open after it.
+    pub may_commit: bool,
     kind: Kind,
     steps: Vec<Step>,
     names: Vec<Name>,
@@ -245,6 +248,11 @@ impl Session {
     /// that wait for their Sync.
     pub fn in_transaction(&self) -> bool {
         self.certain.scope.in_transaction()
+    }
+
+    /// Whether the server waits for CopyData.
+    pub fn is_copying(&self) -> bool {
+        self.copying
     }
 
     /// What is certain about the bytes of the next text.

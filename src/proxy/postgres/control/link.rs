@@ -1,0 +1,169 @@
+//! Opening the control connection, asking on it, and opening it again.
+
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Config, NoTls, Row};
+
+use super::{CALL_MAX, Control, ControlError, Inner, column, rights};
+
+/// What a server and its log call our connections.
+const APPLICATION: &str = "ringfence control";
+/// Nothing of ours is found in a schema that somebody has put before the server's own.
+const OPTIONS: &str = "-c search_path=pg_catalog";
+
+/// A connection to a known server.
+#[derive(Clone)]
+pub struct Link {
+    pub(super) client: Arc<Client>,
+    /// Whose it is: the database cluster's own number.
+    pub system: Arc<str>,
+    /// The role can end superusers' sessions.
+    pub is_superuser: bool,
+}
+
+const WHO: &str = "SELECT (SELECT system_identifier::text FROM pg_control_system()), \
+     (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)";
+
+impl Control {
+    /// The connection, opened if there is none.
+    pub(super) async fn link(&self) -> Result<Link, ControlError> {
+        let mut kept = self.inner.link.lock().await;
+        if let Some(link) = &*kept
+            && !link.client.is_closed()
+        {
+            return Ok(link.clone());
+        }
+        let client = self.connect(&self.inner.role.database).await?;
+        let link = Link::new(client).await?;
+        *kept = Some(link.clone());
+        Ok(link)
+    }
+
+    /// A connection of its own to a database, which ends with the client. Errors where the role may
+    /// not connect to it.
+    pub(in crate::proxy::postgres) async fn connect(
+        &self,
+        database: &str,
+    ) -> Result<Client, ControlError> {
+        let connecting = async {
+            let stream = self.inner.door.connect().await;
+            let stream = stream.map_err(|error| ControlError::NotNow(error.to_string()))?;
+            let (client, connection) = self.settings(database).connect_raw(stream, NoTls).await?;
+            self.inner.runtime.spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a control connection has ended");
+                }
+            });
+            Ok(client)
+        };
+        within(connecting).await
+    }
+
+    /// Runs a task beside the control connection.
+    pub(in crate::proxy::postgres) fn spawn(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.inner.runtime.spawn(task);
+    }
+
+    fn settings(&self, database: &str) -> Config {
+        let role = &self.inner.role;
+        let mut config = Config::new();
+        config
+            .user(&role.user)
+            .dbname(database)
+            .application_name(APPLICATION)
+            .options(OPTIONS)
+            // The door has negotiated it.
+            .ssl_mode(SslMode::Disable);
+        if let Some(password) = &role.password {
+            config.password(password);
+        }
+        config
+    }
+
+    /// One question on the link, and its answer. A link that does not answer in time is given up.
+    pub(super) async fn ask(
+        &self,
+        link: &Link,
+        statement: &str,
+        params: &[(&(dyn ToSql + Sync), Type)],
+    ) -> Result<Vec<Row>, ControlError> {
+        let asked = async { Ok(link.client.query_typed(statement, params).await?) };
+        let answer = within(asked).await;
+        if matches!(answer, Err(ControlError::NotNow(_))) {
+            let mut kept = self.inner.link.lock().await;
+            if kept
+                .as_ref()
+                .is_some_and(|it| Arc::ptr_eq(&it.client, &link.client))
+            {
+                *kept = None;
+            }
+        }
+        answer
+    }
+
+    /// Tries every right that will be needed. Blocks, for at most a few seconds; for the start.
+    /// Not reachable is no error here: it may come up later.
+    pub fn check(&self) -> Result<(), ControlError> {
+        // A thread and a runtime of their own: the caller may be within one, which must not be
+        // blocked on.
+        let checked = std::thread::scope(|scope| scope.spawn(|| self.try_rights()).join());
+        match checked {
+            Ok(Err(ControlError::NotNow(error))) => {
+                tracing::warn!(%error, "the backend does not answer yet");
+                Ok(())
+            }
+            Ok(checked) => checked,
+            Err(_) => Err(ControlError::Unfit("it was not asked".to_owned())),
+        }
+    }
+
+    fn try_rights(&self) -> Result<(), ControlError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| ControlError::NotNow(error.to_string()))?;
+        let control = Control {
+            inner: Arc::new(Inner {
+                door: Arc::clone(&self.inner.door),
+                role: self.inner.role.clone(),
+                path: self.inner.path,
+                runtime: runtime.handle().clone(),
+                link: Mutex::default(),
+            }),
+        };
+        runtime.block_on(rights::check(&control))
+    }
+}
+
+impl Link {
+    async fn new(client: Client) -> Result<Link, ControlError> {
+        let asked = async { Ok(client.query_typed(WHO, &[]).await?) };
+        let rows = within(asked).await?;
+        let Some(row) = rows.first() else {
+            return Err(ControlError::Unfit("it does not say who it is".to_owned()));
+        };
+        Ok(Link {
+            system: column::<String>(row, 0)?.into(),
+            is_superuser: column(row, 1)?,
+            client: Arc::new(client),
+        })
+    }
+}
+
+/// The answer, unless it takes too long.
+async fn within<T>(
+    answer: impl Future<Output = Result<T, ControlError>>,
+) -> Result<T, ControlError> {
+    match tokio::time::timeout(CALL_MAX, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Err(ControlError::NotNow(format!(
+            "nothing came for {CALL_MAX:?}"
+        ))),
+    }
+}

@@ -2,11 +2,12 @@
 //!
 //! In the order of a connection: [`door`] takes the client to its first ReadyForQuery (upgrades,
 //! TLS, start-up, authentication relayed) over a backend connection of its own; `session` then
-//! carries messages both ways, resolves, presents and forwards, statement by statement. What a
-//! statement is, and which reply is whose, is told by the pure part (`protocol::postgres`), against
-//! what [`catalog`] knows of each database. Backend sessions are vouched for over the [`control`]
-//! connection, recorded on disk by [`sessions`] before they carry a write, and ended and proven gone
-//! by [`evict`]. What PREPARE TRANSACTION leaves is remembered by [`prepared`].
+//! carries messages both ways, resolves, presents and forwards, statement by statement; a listener
+//! without rules passes bytes unread (`relay`). What a statement is, and which reply is whose, is
+//! told by the pure part (`protocol::postgres`), against what [`catalog`] knows of each database.
+//! Permits are kept in `flights`. Backend sessions are vouched for over the [`control`] connection,
+//! recorded on disk by [`sessions`] before they carry a write, and ended and proven gone by
+//! [`evict`]. What PREPARE TRANSACTION leaves is remembered by [`prepared`].
 //!
 //! Invariants:
 //! - one client connection has one backend connection, and nobody else's bytes are on it;
@@ -20,10 +21,14 @@ pub mod catalog;
 pub mod control;
 pub mod door;
 pub mod evict;
+mod flights;
 pub mod prepared;
+mod relay;
+mod report;
 mod session;
 pub mod sessions;
 pub mod start;
+pub mod wire;
 
 use std::sync::Arc;
 
@@ -33,6 +38,8 @@ use super::tickets::Tickets;
 use super::watermarks::Watermarks;
 use crate::audit::AuditWriter;
 use crate::config::PostgresListenerConfig;
+use crate::lock_name::LockName;
+use crate::protocol::Unmatched;
 use crate::protocol::postgres::classify::Classifier;
 
 /// One listener with what it shares with the others.
@@ -65,4 +72,20 @@ pub struct Listener {
     pub evictor: evict::Evictor,
     /// The prepared transactions.
     pub prepared: prepared::Prepared,
+}
+
+impl Listener {
+    /// Whether nothing is guarded: no statement is looked at.
+    fn is_relay(&self) -> bool {
+        let rules = &self.config.rules;
+        rules.is_empty() && rules.unmatched() == Unmatched::Pass
+    }
+
+    /// The one lock that the rules name, if they name one alone.
+    fn only_lock(&self) -> Option<LockName> {
+        match self.config.rules.lock_patterns().as_slice() {
+            [pattern] if !pattern.as_str().contains('*') => LockName::new(pattern.as_str()).ok(),
+            _ => None,
+        }
+    }
 }

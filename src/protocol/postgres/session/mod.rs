@@ -255,6 +255,17 @@ impl Session {
         self.copying
     }
 
+    /// Whether the server has a block open, as far as it has told: a transaction that a ROLLBACK can
+    /// end at once.
+    pub fn in_block(&self) -> bool {
+        self.certain.is_explicit()
+    }
+
+    /// The first span that has not ended.
+    pub fn awaited_span(&self) -> Option<SpanId> {
+        self.spans.front().map(|span| span.id)
+    }
+
     /// What is certain about the bytes of the next text.
     pub fn lexing(&self) -> Lexing {
         self.lexing.certain()

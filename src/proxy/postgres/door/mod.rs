@@ -172,9 +172,9 @@ async fn open_session(
         client.send(&greeted.ready);
         return Ok((backend, greeted.key, Manner::Relay));
     }
-    let (pid, parameters) = (greeted.pid, greeted.parameters);
+    let told = (greeted.pid, greeted.parameters);
     let sides = (&mut *client, &mut backend);
-    let start = settings::ask(&packet, taken, pid, parameters, sides).await?;
+    let start = settings::ask(&listener.catalogs, &packet, taken.tickets, told, sides).await?;
     client.send(&greeted.ready);
     Ok((backend, greeted.key, Manner::Guarded(Box::new(start))))
 }

@@ -6,13 +6,15 @@
 //! the client's first. Where it is not answered, as by some poolers, the stricter is assumed.
 
 use std::io;
+use std::sync::Arc;
 
-use super::tickets::Taken;
 use super::{Ended, NO_BACKEND};
 use crate::protocol::postgres::frame::{
     BackendMessage, Decoder, Next, Side as Sender, StartupPacket, query,
 };
+use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::postgres::ticket::scope::Settings;
+use crate::proxy::postgres::catalog::{Catalogs, Database};
 use crate::proxy::postgres::wire::Side;
 
 const SHOW: &[u8] = b"SHOW search_path;SHOW default_transaction_isolation;SHOW role";
@@ -35,14 +37,16 @@ pub struct Start {
     pub user: String,
     /// The database.
     pub database: String,
+    /// What it has.
+    pub catalog: Arc<Database>,
 }
 
 /// Asks the server, on the session's own connection.
 pub(super) async fn ask(
+    catalogs: &Catalogs,
     packet: &StartupPacket<'_>,
-    taken: Taken,
-    pid: Option<i32>,
-    parameters: Vec<(Box<[u8]>, Box<[u8]>)>,
+    tickets: Tickets,
+    (pid, parameters): (Option<i32>, Vec<(Box<[u8]>, Box<[u8]>)>),
     (client, backend): (&mut Side, &mut Side),
 ) -> Result<Start, Ended> {
     let port = backend.local_port()?;
@@ -64,14 +68,20 @@ pub(super) async fn ask(
         (_, Some((_, session))) => text(Some(session)),
         (_, None) => login.clone(),
     };
+    let database = text(packet.database());
+    let catalog = catalogs.database(&database).map_err(|error| {
+        tracing::warn!(%error, "a client is turned away");
+        Ended::fatal(NO_BACKEND, "too many databases are in use")
+    })?;
     Ok(Start {
-        settings: Settings::of_server(taken.tickets, path, isolation),
+        settings: Settings::of_server(tickets, path, isolation),
         parameters,
         pid,
         port,
         login,
         user,
-        database: text(packet.database()),
+        database,
+        catalog,
     })
 }
 

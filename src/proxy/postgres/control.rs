@@ -24,13 +24,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use super::door::Door;
-use crate::config::{ControlRole, PostgresListenerConfig, UpstreamPath};
+use crate::config::{ControlRole, PostgresListenerConfig, UpstreamPath, WatermarkStore};
 
 pub use link::Link;
 
@@ -147,6 +147,9 @@ struct Inner {
     /// Carries the connection, whichever core asks.
     runtime: Handle,
     link: Mutex<Option<Link>>,
+    /// Where the watermarks are in the server: told when another proxy has raised one there, and
+    /// whenever that may have been missed.
+    raised: Option<Notify>,
 }
 
 const SESSION: &str = "SELECT (extract(epoch FROM a.backend_start) * 1000000)::bigint, \
@@ -175,6 +178,7 @@ impl Control {
                 path: config.upstream_path,
                 runtime,
                 link: Mutex::default(),
+                raised: (config.store == WatermarkStore::Backend).then(Notify::new),
             }),
         }
     }

@@ -6,7 +6,8 @@
 //! statement is, and which reply is whose, is told by the pure part (`protocol::postgres`), against
 //! what [`catalog`] knows of each database. Backend sessions are vouched for over the [`control`]
 //! connection, recorded on disk by [`sessions`] before they carry a write, and ended and proven gone
-//! by [`evict`]. What PREPARE TRANSACTION leaves is remembered by [`prepared`].
+//! by [`evict`]. What PREPARE TRANSACTION leaves is remembered by [`prepared`]. Where several
+//! proxies share the server, [`fence_store`] keeps their order.
 //!
 //! Invariants:
 //! - one client connection has one backend connection, and nobody else's bytes are on it;
@@ -20,6 +21,7 @@ pub mod catalog;
 pub mod control;
 pub mod door;
 pub mod evict;
+pub mod fence_store;
 pub mod prepared;
 mod session;
 pub mod sessions;
@@ -65,4 +67,6 @@ pub struct Listener {
     pub evictor: evict::Evictor,
     /// The prepared transactions.
     pub prepared: prepared::Prepared,
+    /// The watermarks in the server itself, where several proxies share it.
+    pub fence_store: Option<fence_store::FenceStore>,
 }

@@ -1,6 +1,7 @@
 //! What the control role must be allowed to do, tried at the start.
 
 use super::{Control, ControlError, column};
+use crate::proxy::postgres::fence_store::check_installed;
 
 /// The oldest server that is known to behave as this proxy needs it.
 const VERSION_MIN: i32 = 130_000;
@@ -31,6 +32,9 @@ pub(super) async fn check(control: &Control) -> Result<(), ControlError> {
     let lacks: Vec<&str> = has.iter().filter(|it| !it.1).map(|it| it.0).collect();
     if !lacks.is_empty() {
         return Err(lacking(&control.inner.role.user, &lacks));
+    }
+    if control.inner.raised.is_some() {
+        check_installed(&link.client).await?;
     }
     if column(row, 3)? {
         tracing::warn!("the backend is a standby: nothing can be written there");

@@ -176,6 +176,13 @@ pub struct ProxyArgs {
     /// Check the configuration and exit.
     #[arg(long)]
     pub check: bool,
+    /// Make what `watermarks.store = "backend"` needs in the databases, and exit.
+    ///
+    /// In the database of each Postgres listener's control role: the schema `ringfence`, with the
+    /// watermarks and the sessions that were let in under them. What is there is kept. Where the
+    /// schema was lost, stop every proxy first: sessions that it had let in are not known any more.
+    #[arg(long)]
+    pub install: bool,
     /// Start on an empty or missing data_dir although the proxy stands alone.
     ///
     /// With keys from a file, or unsigned tokens, there is nobody who knows which tokens were

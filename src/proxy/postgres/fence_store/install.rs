@@ -1,9 +1,13 @@
 //! Making the schema `ringfence`, and checking that it is there.
 
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
 use tokio_postgres::error::SqlState;
 
 use crate::config::PostgresListenerConfig;
 use crate::proxy::postgres::control::{Control, ControlError, column};
+use crate::proxy::postgres::door::{Door, InvalidDoor};
 
 const SCHEMA: &str = include_str!("schema.sql");
 /// What `ringfence.format` says of it.
@@ -28,17 +32,19 @@ pub enum InstallError {
         /// What the server says.
         message: String,
     },
+    /// Its TLS.
+    #[error(transparent)]
+    Door(#[from] InvalidDoor),
     /// The server did not do it.
     #[error(transparent)]
     Control(#[from] ControlError),
 }
 
-/// Makes the schema in the control role's database, or leaves what is there.
-pub async fn install(
-    config: &PostgresListenerConfig,
-    control: &Control,
-) -> Result<(), InstallError> {
+/// Makes the schema in the control role's database, or leaves what is there. Called within a tokio
+/// runtime.
+pub async fn install(config: &PostgresListenerConfig) -> Result<(), InstallError> {
     let role = &config.control;
+    let control = Control::new(config, Arc::new(Door::new(config)?), Handle::current());
     let client = control.connect(&role.database).await?;
     // A Query of several statements is one transaction.
     let text = format!("{ONE};\n{SCHEMA}");

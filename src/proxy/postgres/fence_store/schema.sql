@@ -108,16 +108,17 @@ RETURNS void LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- For strict tables: refuses statements of sessions that hold no current token of the lock, those
--- that came past the proxies too. A table's owner adds it:
+-- that came past the proxies too. A superuser adds it, or the table's owner, given USAGE on the
+-- schema and EXECUTE on the function:
 --   CREATE TRIGGER ringfence BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON orders
 --     FOR EACH STATEMENT EXECUTE FUNCTION ringfence.guard('orders');
 CREATE OR REPLACE FUNCTION ringfence.guard() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM FROM ringfence.session s JOIN ringfence.lock l ON l.name = s.lock
-        JOIN pg_stat_activity a ON a.pid = s.pid
+        JOIN pg_stat_get_activity(pg_backend_pid()) a ON a.pid = s.pid
             AND (extract(epoch FROM a.backend_start) * 1000000)::bigint = s.started
-        WHERE s.lock = TG_ARGV[0] AND s.pid = pg_backend_pid() AND s.token = l.watermark;
+        WHERE s.lock = TG_ARGV[0] AND s.token = l.watermark;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'this session holds no current token of lock "%"', TG_ARGV[0]
             USING ERRCODE = 'RF002', HINT = 'Write through the proxy, with a ticket.';

@@ -108,6 +108,13 @@ pub enum Unfit {
     Unasked(#[from] ControlError),
 }
 
+impl Unfit {
+    /// Whether it stays so for this connection. Otherwise the server may be asked again.
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Unfit::Unasked(_))
+    }
+}
+
 impl From<tokio_postgres::Error> for ControlError {
     fn from(error: tokio_postgres::Error) -> ControlError {
         let Some(db) = error.as_db_error() else {

@@ -115,9 +115,10 @@ The bucket {BUCKET} is guarded by the lock {S3_LOCK}. In another terminal:
         text += &format!(
             r#"
   # the same for Postgres: RF002, then a table
-  psql -h {host} -p {port} -c 'CREATE TABLE hello (n int)'
+  export PGHOST={host} PGPORT={port}
+  psql -c 'CREATE TABLE hello (n int)'
   ringfence lock {POSTGRES_LOCK} -- sh -c \
-    'PGOPTIONS="-c ringfence.token=$FENCING_TOKEN" psql -h {host} -p {port} -c "CREATE TABLE hello (n int)"'
+    'PGOPTIONS="-c ringfence.token=$FENCING_TOKEN" psql -c "CREATE TABLE hello (n int)"'
 "#,
             host = address.ip(),
             port = address.port(),

@@ -5,8 +5,8 @@
 //! carries messages both ways, resolves, presents and forwards, statement by statement. What a
 //! statement is, and which reply is whose, is told by the pure part (`protocol::postgres`), against
 //! what [`catalog`] knows of each database. Backend sessions are vouched for over the [`control`]
-//! connection, recorded on disk by [`sessions`] before they carry a write, and ended and proven gone
-//! by [`evict`]. What PREPARE TRANSACTION leaves is remembered by [`prepared`]. Where several
+//! connection, recorded on disk by [`sessions`] before they carry a write, and ended and proven
+//! gone by [`evict`]. What PREPARE TRANSACTION leaves is remembered by [`prepared`]. Where several
 //! proxies share the server, [`fence_store`] keeps their order.
 //!
 //! Invariants:
@@ -14,8 +14,8 @@
 //! - the bytes that can make a transaction take effect leave only after its permits are released,
 //!   and those are finished only at the ReadyForQuery that ends it, or when its session is proven
 //!   gone;
-//! - before the first fenced write under a lock, the session is vouched for, and is on disk for that
-//!   lock: a session that could not be ended carries none.
+//! - before the first fenced write under a lock, the session is vouched for, and is on disk for
+//!   that lock: a session that could not be ended carries none.
 
 pub mod catalog;
 pub mod control;

@@ -31,7 +31,7 @@ pub struct Link {
 }
 
 const WHO: &str = "SELECT (SELECT system_identifier::text FROM pg_control_system()), \
-     (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)";
+     (SELECT rolsuper FROM pg_roles WHERE rolname = current_user), pg_is_in_recovery()";
 
 impl Control {
     /// The connection, opened if there is none.
@@ -188,6 +188,12 @@ impl Link {
         let Some(row) = rows.first() else {
             return Err(ControlError::Unfit("it does not say who it is".to_owned()));
         };
+        // It would list none of the sessions that write at the primary. It stays one until it is
+        // restarted or promoted, and a primary becomes none without a restart.
+        if column(row, 2)? {
+            let standby = "it is a standby, which does not know who writes at the primary";
+            return Err(ControlError::NotNow(standby.to_owned()));
+        }
         Ok(Link {
             system: column::<String>(row, 0)?.into(),
             is_superuser: column(row, 1)?,

@@ -8,7 +8,7 @@ const VERSION_MIN: i32 = 130_000;
 
 const RIGHTS: &str = "SELECT current_setting('server_version_num')::int4, \
      pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
-     pg_has_role(current_user, 'pg_signal_backend', 'USAGE'), pg_is_in_recovery()";
+     pg_has_role(current_user, 'pg_signal_backend', 'USAGE')";
 
 pub(super) async fn check(control: &Control) -> Result<(), ControlError> {
     let link = control.link().await?;
@@ -35,9 +35,6 @@ pub(super) async fn check(control: &Control) -> Result<(), ControlError> {
     }
     if control.inner.raised.is_some() {
         check_installed(&link.client).await?;
-    }
-    if column(row, 3)? {
-        tracing::warn!("the backend is a standby: nothing can be written there");
     }
     Ok(())
 }

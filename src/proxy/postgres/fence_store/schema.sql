@@ -30,8 +30,8 @@ CREATE TABLE IF NOT EXISTS ringfence.session (
 -- other proxies' sessions with lower tokens are those that `ringfence.lower` then lists.
 --
 -- Order: whoever raises holds the row's exclusive lock until its commit, whoever is equal a shared
--- one. So a session is either in the list that a raise reads after it, or finds the raised watermark.
--- Each statement of a VOLATILE function has a snapshot of its own in READ COMMITTED.
+-- one. So a session is either in the list that a raise reads after it, or finds the raised
+-- watermark. Each statement of a VOLATILE function has a snapshot of its own in READ COMMITTED.
 CREATE OR REPLACE FUNCTION ringfence.hold(
     of_lock text, of_token bigint, is_unsigned boolean, of_pid int, of_start bigint,
     of_proxy text, known bigint, OUT outcome text, OUT mark bigint

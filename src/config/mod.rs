@@ -23,8 +23,8 @@ pub use proxy::{
 };
 #[cfg(feature = "postgres")]
 pub use proxy::{
-    ClientTls, ControlRole, FenceStoreConfig, PostgresLimits, PostgresListenerConfig, Replication,
-    UpstreamPath, UpstreamTls, UpstreamTlsMode,
+    ClientTls, ControlRole, PostgresLimits, PostgresListenerConfig, Replication, UpstreamPath,
+    UpstreamTls, UpstreamTlsMode,
 };
 
 /// One thing that is wrong in a file.

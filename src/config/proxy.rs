@@ -16,8 +16,8 @@ use crate::ticket::{KeyRing, VerifyingKey};
 pub use listener::{BackendUser, Limits, ListenerConfig, Mode, TruncatedBody, Trust, Upstream};
 #[cfg(feature = "postgres")]
 pub use postgres::{
-    ClientTls, ControlRole, FenceStoreConfig, PostgresLimits, PostgresListenerConfig, Replication,
-    UpstreamPath, UpstreamTls, UpstreamTlsMode,
+    ClientTls, ControlRole, PostgresLimits, PostgresListenerConfig, Replication, UpstreamPath,
+    UpstreamTls, UpstreamTlsMode,
 };
 pub use redis::{FenceKeysConfig, RedisLimits, RedisListenerConfig, RedisUser};
 
@@ -198,7 +198,7 @@ fn read_listeners(
                 all.places.push(place(&value.name, value.listen, at));
                 if store == WatermarkStore::Backend {
                     let message = format!(
-                        "listener {:?} has no store in its backend: only redis has",
+                        "listener {:?} has no store in its backend: only redis and postgres have",
                         value.name
                     );
                     report.error(at, message);

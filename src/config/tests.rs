@@ -390,10 +390,7 @@ table = "public.orders"
         let user = "user = \"ringfence\"";
         for (line, told) in [
             ("", "`listener.control.user` is missing"),
-            (
-                "user = \"r\"\npassword_file = \"/none\"",
-                "cannot be read",
-            ),
+            ("user = \"r\"\npassword_file = \"/none\"", "cannot be read"),
             ("user = 1", "`listener.control.user` is 1"),
         ] {
             let errors = errors(user, line);

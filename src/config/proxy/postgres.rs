@@ -46,8 +46,8 @@ pub struct PostgresListenerConfig {
     pub terminate_after: Duration,
     /// How old what is known of a database's tables may be.
     pub catalog_age_max: Duration,
-    /// Whether the watermarks are in the server too, for all the proxies before it.
-    pub fence_store: Option<FenceStoreConfig>,
+    /// Where watermarks are durable.
+    pub store: WatermarkStore,
     /// Bounds.
     pub limits: PostgresLimits,
 }
@@ -127,10 +127,6 @@ impl std::fmt::Debug for ControlRole {
             .finish()
     }
 }
-
-/// `[listener.fence_store]`, with `watermarks.store = "backend"`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct FenceStoreConfig {}
 
 /// The bounds of a Postgres listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -214,7 +210,7 @@ pub(super) fn read_postgres_listener(
         cancel_after: times.cancel_after,
         terminate_after: times.terminate_after,
         catalog_age_max: times.catalog_age_max,
-        fence_store: (store == WatermarkStore::Backend).then(FenceStoreConfig::default),
+        store,
         limits,
     };
     Some(Found { value, at })

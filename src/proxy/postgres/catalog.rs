@@ -1,14 +1,14 @@
 //! What each database of the server has: its catalog, loaded over a connection of its own and kept
 //! for as long as it may be right.
 //!
-//! It is loaded again when a session has forwarded something that changes it ([`Database::outdated`]),
-//! when a name is not in it ([`Database::newer_than`]), and when it is too old: what others change at
-//! the server is seen by then. In use it is refreshed in the background at half of that age, so that
-//! no statement waits for it.
+//! It is loaded again when a session has forwarded something that changes it
+//! ([`Database::outdated`]), when a name is not in it ([`Database::newer_than`]), and when it is too
+//! old: what others change at the server is seen by then. In use it is refreshed in the background
+//! at half of that age, so that no statement waits for it.
 //!
 //! Invariant: no statement is resolved against a catalog that is older than the listener's
-//! `catalog_age_max`, or whose loading began before a change that this listener's sessions are known
-//! to have made.
+//! `catalog_age_max`, or whose loading began before a change that this listener's sessions are
+//! known to have made.
 
 mod load;
 
@@ -65,8 +65,8 @@ pub struct Database {
     control: Control,
     age_max: Duration,
     loaded: ArcSwapOption<Loaded>,
-    /// Counts what makes the catalog outdated. SeqCst with the loads of it: a load that begins after
-    /// a count sees the change that was counted, since the change was made before.
+    /// Counts what makes the catalog outdated. SeqCst with the loads of it: a load that begins
+    /// after a count sees the change that was counted, since the change was made before.
     changes: AtomicU64,
     loading: tokio::sync::Mutex<()>,
 }

@@ -10,11 +10,12 @@
 //!
 //! Invariants:
 //! - a session is named by pid and start, never by its pid alone: pids are used again;
-//! - only a listing of pg_stat_activity on the same server proves a session gone. A lost
-//!   connection, a time-out, a row of which the role may not see the start prove nothing. A backend
-//!   leaves that listing after it has ended its transaction (ShutdownPostgres runs before
-//!   pgstat_beshutdown_hook), and a postmaster starts over only when the backends of the one before
-//!   are gone;
+//! - only a listing of pg_stat_activity on the same database system, by its primary, proves a
+//!   session gone. A lost connection, a time-out, a standby, a row of which the role may not see the
+//!   start prove nothing. A backend leaves that listing after it has ended its transaction
+//!   (ShutdownPostgres runs before pgstat_beshutdown_hook), and a postmaster starts over only when
+//!   the backends of the one before are gone. What an old primary still does after another was
+//!   promoted is not applied there any more;
 //! - a session that the role could not see or end is not vouched for.
 
 mod link;
@@ -24,13 +25,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use super::door::Door;
-use crate::config::{ControlRole, PostgresListenerConfig, UpstreamPath};
+use crate::config::{ControlRole, PostgresListenerConfig, UpstreamPath, WatermarkStore};
 
 pub use link::Link;
 
@@ -108,6 +109,13 @@ pub enum Unfit {
     Unasked(#[from] ControlError),
 }
 
+impl Unfit {
+    /// Whether it stays so for this connection. Otherwise the server may be asked again.
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Unfit::Unasked(_))
+    }
+}
+
 impl From<tokio_postgres::Error> for ControlError {
     fn from(error: tokio_postgres::Error) -> ControlError {
         let Some(db) = error.as_db_error() else {
@@ -147,6 +155,9 @@ struct Inner {
     /// Carries the connection, whichever core asks.
     runtime: Handle,
     link: Mutex<Option<Link>>,
+    /// Where the watermarks are in the server: told when another proxy has raised one there, and
+    /// whenever that may have been missed.
+    raised: Option<Notify>,
 }
 
 const SESSION: &str = "SELECT (extract(epoch FROM a.backend_start) * 1000000)::bigint, \
@@ -175,6 +186,7 @@ impl Control {
                 path: config.upstream_path,
                 runtime,
                 link: Mutex::default(),
+                raised: (config.store == WatermarkStore::Backend).then(Notify::new),
             }),
         }
     }
@@ -182,8 +194,8 @@ impl Control {
     /// Looks a session up by what its connection says of it.
     pub async fn vouch(&self, claimed: &Claimed<'_>) -> Result<SessionId, Unfit> {
         let link = self.link().await?;
-        let rows = self.ask(&link, SESSION, &[(&claimed.pid, Type::INT4)]);
-        let Some(row) = rows.await?.into_iter().next() else {
+        let rows = self.ask(&link, SESSION, &[(&claimed.pid, Type::INT4)]).await?;
+        let Some(row) = rows.into_iter().next() else {
             return Err(Unfit::NotListed(claimed.pid));
         };
         let Some(started) = column::<Option<i64>>(&row, 0)? else {

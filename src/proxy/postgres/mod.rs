@@ -7,20 +7,22 @@
 //! told by the pure part (`protocol::postgres`), against what [`catalog`] knows of each database.
 //! Permits are kept in `flights`. Backend sessions are vouched for over the [`control`] connection,
 //! recorded on disk by [`sessions`] before they carry a write, and ended and proven gone by
-//! [`evict`]. What PREPARE TRANSACTION leaves is remembered by [`prepared`].
+//! [`evict`]. What PREPARE TRANSACTION leaves is remembered by [`prepared`]. Where several proxies
+//! share the server, [`fence_store`] keeps their order.
 //!
 //! Invariants:
 //! - one client connection has one backend connection, and nobody else's bytes are on it;
 //! - the bytes that can make a transaction take effect leave only after its permits are released,
 //!   and those are finished only at the ReadyForQuery that ends it, or when its session is proven
 //!   gone;
-//! - before the first fenced write under a lock, the session is vouched for, and is on disk for that
-//!   lock: a session that could not be ended carries none.
+//! - before the first fenced write under a lock, the session is vouched for, and is on disk for
+//!   that lock: a session that could not be ended carries none.
 
 pub mod catalog;
 pub mod control;
 pub mod door;
 pub mod evict;
+pub mod fence_store;
 mod flights;
 pub mod prepared;
 mod relay;
@@ -72,6 +74,8 @@ pub struct Listener {
     pub evictor: evict::Evictor,
     /// The prepared transactions.
     pub prepared: prepared::Prepared,
+    /// The watermarks in the server itself, where several proxies share it.
+    pub fence_store: Option<fence_store::FenceStore>,
 }
 
 impl Listener {

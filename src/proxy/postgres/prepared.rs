@@ -4,8 +4,8 @@
 //! Invariants:
 //! - a name is on disk with its locks before its PREPARE TRANSACTION is forwarded, and goes only
 //!   when the server has said that nothing is prepared under it any more;
-//! - a name that is used again keeps the locks of both uses until the earlier is known to have ended:
-//!   what the server has under it may be either's.
+//! - a name that is used again keeps the locks of both uses until the earlier is known to have
+//!   ended: what the server has under it may be either's.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -12,15 +12,17 @@ use super::catalog::Catalogs;
 use super::control::{Control, ControlError};
 use super::door::{Door, InvalidDoor};
 use super::evict::Evictor;
+use super::fence_store::FenceStore;
 use super::prepared::Prepared;
 use super::sessions::Sessions;
 use super::{Listener, session};
 use crate::audit::AuditWriter;
-use crate::config::{PostgresListenerConfig, Upstream};
+use crate::config::{PostgresListenerConfig, Upstream, WatermarkStore};
 use crate::protocol::postgres::classify::Classifier;
 use crate::proxy::accept::Entrance;
 use crate::proxy::gates::Gates;
 use crate::proxy::left::Left;
+use crate::proxy::registry::Registry;
 use crate::proxy::shadows::Shadows;
 use crate::proxy::tickets::Tickets;
 use crate::proxy::watermarks::{LeftSession, PreparedRow, Watermarks};
@@ -68,6 +70,10 @@ pub struct Parts {
     pub audit: AuditWriter,
     /// The gates of observe mode.
     pub shadows: Arc<Shadows>,
+    /// Who knows what was granted.
+    pub registry: Option<Registry>,
+    /// What no other run of any proxy is called.
+    pub run: String,
 }
 
 /// A backend's address, as its sessions are recorded under it.
@@ -131,7 +137,11 @@ pub fn guard(
 }
 
 /// A listener with what each core serves of it.
-pub fn open(guarded: Guarded, parts: Parts) -> (String, SocketAddr, Vec<Entrance>) {
+pub fn open(
+    guarded: Guarded,
+    parts: Parts,
+    tasks: &mut JoinSet<()>,
+) -> (String, SocketAddr, Vec<Entrance>) {
     let Guarded {
         ready,
         sessions,
@@ -145,6 +155,18 @@ pub fn open(guarded: Guarded, parts: Parts) -> (String, SocketAddr, Vec<Entrance
         door,
         control,
     } = ready;
+    let fence_store = (config.store == WatermarkStore::Backend).then(|| {
+        FenceStore::new(
+            control.clone(),
+            parts.registry,
+            parts.gates.clone(),
+            parts.run,
+            config.terminate_after,
+        )
+    });
+    if let Some(store) = &fence_store {
+        tasks.spawn(store.clone().run());
+    }
     let room = Arc::new(Semaphore::new(config.limits.connections_max));
     let name = config.name.clone();
     let listener = Arc::new(Listener {
@@ -156,6 +178,7 @@ pub fn open(guarded: Guarded, parts: Parts) -> (String, SocketAddr, Vec<Entrance
         sessions,
         evictor,
         prepared,
+        fence_store,
         instance: parts.instance,
         gates: parts.gates,
         tickets: parts.tickets,

@@ -203,6 +203,8 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         audit: options.audit,
         watermarks,
         registry,
+        #[cfg(feature = "postgres")]
+        run: format!("{}/{}", start.store_id, start.run),
     };
     let shutdown = watch::Sender::new(false);
     let doors = Doors {
@@ -245,6 +247,9 @@ struct Shared {
     audit: AuditWriter,
     watermarks: Watermarks,
     registry: Option<Registry>,
+    /// What no other run of any proxy is called.
+    #[cfg(feature = "postgres")]
+    run: String,
 }
 
 /// Carries out what lockd says about the store. `is_new`: the file was made without knowing whether

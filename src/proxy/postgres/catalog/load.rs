@@ -1,6 +1,6 @@
 //! Reading a catalog out of the server's own tables, all of it as of one instant.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Row};
@@ -60,7 +60,8 @@ pub(super) async fn load(client: &Client) -> Result<Catalog, ControlError> {
     let owners = pairs(client, OWNERS).await?;
     let underlying = pairs(client, UNDERLYING).await?;
     let keys = foreign_keys(client).await?;
-    let mut acting: Vec<Oid> = first_column(client, ACTING_VIEWS).await?;
+    let mut acting: HashSet<Oid> = HashSet::new();
+    acting.extend(first_column::<Oid>(client, ACTING_VIEWS).await?);
     acting.extend(first_column::<Oid>(client, ACTING_POLICIES).await?);
     let of = |map: &HashMap<Oid, Vec<Oid>>, oid| map.get(&oid).cloned().unwrap_or_default();
     let mut relations = vec![];

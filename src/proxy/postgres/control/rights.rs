@@ -1,13 +1,14 @@
 //! What the control role must be allowed to do, tried at the start.
 
 use super::{Control, ControlError, column};
+use crate::proxy::postgres::fence_store::check_installed;
 
 /// The oldest server that is known to behave as this proxy needs it.
 const VERSION_MIN: i32 = 130_000;
 
 const RIGHTS: &str = "SELECT current_setting('server_version_num')::int4, \
      pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), \
-     pg_has_role(current_user, 'pg_signal_backend', 'USAGE'), pg_is_in_recovery()";
+     pg_has_role(current_user, 'pg_signal_backend', 'USAGE')";
 
 pub(super) async fn check(control: &Control) -> Result<(), ControlError> {
     let link = control.link().await?;
@@ -32,8 +33,8 @@ pub(super) async fn check(control: &Control) -> Result<(), ControlError> {
     if !lacks.is_empty() {
         return Err(lacking(&control.inner.role.user, &lacks));
     }
-    if column(row, 3)? {
-        tracing::warn!("the backend is a standby: nothing can be written there");
+    if control.inner.raised.is_some() {
+        check_installed(&link.client).await?;
     }
     Ok(())
 }

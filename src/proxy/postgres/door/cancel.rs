@@ -57,7 +57,7 @@ impl CancelKeys {
         };
         // Up to 256 bytes come at once, or not at all (getrandom(2)).
         const { assert!(LONG_KEY_BYTES <= CANCEL_KEY_BYTES_MAX) };
-        getrandom(&mut ours, GetRandomFlags::empty())?;
+        getrandom(&mut ours[..], GetRandomFlags::empty())?;
         let ours: Box<[u8]> = ours.into();
         let keys = Keys {
             ours: ours.clone(),

@@ -47,7 +47,9 @@ pub(super) async fn enter(door: &Door, stream: TcpStream) -> Option<Entered> {
                 Ok(false) | Err(_) => return None,
             },
             Err(error) => {
-                farewell(&mut client, &tell(&error)).await;
+                if let Some(words) = tell(&error) {
+                    farewell(&mut client, &words).await;
+                }
                 return None;
             }
         };
@@ -56,7 +58,9 @@ pub(super) async fn enter(door: &Door, stream: TcpStream) -> Option<Entered> {
             Step::Upgrade if door.acceptor.is_none() => answer(&mut client, b"N").await.ok()?,
             Step::Upgrade => {
                 if let Err(error) = opening.begin_tls(client.received.len()) {
-                    farewell(&mut client, &tell(&error)).await;
+                    if let Some(words) = tell(&error) {
+                        farewell(&mut client, &words).await;
+                    }
                     return None;
                 }
                 answer(&mut client, b"S").await.ok()?;
@@ -138,12 +142,15 @@ async fn answer(client: &mut Side, byte: &[u8]) -> io::Result<()> {
     client.send_all().await
 }
 
-fn tell(error: &FrameError) -> Vec<u8> {
+/// What the client is told; nothing where it may speak another protocol, as the server does.
+fn tell(error: &FrameError) -> Option<Vec<u8>> {
     let sqlstate = match error {
+        FrameError::Length { .. } => return None,
+        FrameError::Malformed { what, .. } if *what == "CancelRequest" => return None,
         FrameError::Version { .. } => NOT_SUPPORTED,
         _ => PROTOCOL_VIOLATION,
     };
-    plain_error(Severity::Fatal, sqlstate, &error.to_string())
+    Some(plain_error(Severity::Fatal, sqlstate, &error.to_string()))
 }
 
 /// The start-up packet of these bytes, which were found to be one.

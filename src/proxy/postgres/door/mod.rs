@@ -29,8 +29,9 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use self::first::Entered;
 use super::Listener;
-use super::wire::{Side, Wire};
+use super::wire::Side;
 use crate::config::{PostgresListenerConfig, Replication, Upstream, UpstreamTlsMode};
+use crate::protocol::postgres::frame::StartupPacket;
 use crate::protocol::postgres::refusal::{Severity, plain_error};
 
 pub use self::backend::ConnectError;
@@ -151,7 +152,7 @@ async fn open_session(
 ) -> Result<(Side, Option<CancelKey>, Manner), Ended> {
     let packet = first::startup(&packet)?;
     let config = &listener.config;
-    let replicates = packet.is_replication();
+    let replicates = asks_for_replication(&packet);
     if replicates && config.replication == Replication::Deny {
         let text = "this listener takes no replication connections (replication = \"deny\")";
         return Err(Ended::fatal(NOT_AUTHORISED, text));
@@ -177,6 +178,15 @@ async fn open_session(
     let start = settings::ask(&listener.catalogs, &packet, taken.tickets, told, sides).await?;
     client.send(&greeted.ready);
     Ok((backend, greeted.key, Manner::Guarded(Box::new(start))))
+}
+
+/// Whether the server would begin replication: a truth value, as it reads them (`parse_bool`), or
+/// `database`. Anything else is refused by the server; if one takes it, the session is guarded.
+fn asks_for_replication(packet: &StartupPacket<'_>) -> bool {
+    let value = packet.get("replication").unwrap_or_default();
+    let value = value.to_ascii_lowercase();
+    let begins = |word: &[u8]| !value.is_empty() && word.starts_with(&value);
+    begins(b"true") || begins(b"yes") || [&b"on"[..], b"1", b"database"].contains(&&*value)
 }
 
 /// The last that a client gets. It may be gone, which is no error.

@@ -56,7 +56,7 @@ impl Session {
                 Next::Begin { tag, .. } => (BackendMessage::streamed(tag), true),
                 Next::Part { raw, left, .. } => {
                     if self.delivered == Some(Delivered::Dropped) {
-                        self.pass(&bytes[run..at]);
+                        self.deliver(&bytes[run..at]);
                         run = at + raw.len();
                     }
                     at += raw.len();
@@ -70,13 +70,13 @@ impl Session {
             let delivered = match self.take_reply(&message)? {
                 Deliver::Pass => Delivered::Passed,
                 Deliver::Swallow => {
-                    self.pass(&bytes[run..at]);
+                    self.deliver(&bytes[run..at]);
                     run = end;
                     Delivered::Dropped
                 }
                 Deliver::Replace(instead) => {
-                    self.pass(&bytes[run..at]);
-                    self.pass(&instead);
+                    self.deliver(&bytes[run..at]);
+                    self.deliver(&instead);
                     run = end;
                     Delivered::Dropped
                 }
@@ -86,12 +86,12 @@ impl Session {
             }
             at = end;
         }
-        self.pass(&bytes[run..at]);
+        self.deliver(&bytes[run..at]);
         Ok(at)
     }
 
     /// Nobody listens behind the last words.
-    fn pass(&mut self, bytes: &[u8]) {
+    fn deliver(&mut self, bytes: &[u8]) {
         if self.phase.has_client() {
             self.client.send(bytes);
         }

@@ -194,8 +194,9 @@ impl Control {
     /// Looks a session up by what its connection says of it.
     pub async fn vouch(&self, claimed: &Claimed<'_>) -> Result<SessionId, Unfit> {
         let link = self.link().await?;
-        let rows = self.ask(&link, SESSION, &[(&claimed.pid, Type::INT4)]);
-        let Some(row) = rows.await?.into_iter().next() else {
+        let params: [(&(dyn ToSql + Sync), Type); 1] = [(&claimed.pid, Type::INT4)];
+        let rows = self.ask(&link, SESSION, &params).await?;
+        let Some(row) = rows.into_iter().next() else {
             return Err(Unfit::NotListed(claimed.pid));
         };
         let Some(started) = column::<Option<i64>>(&row, 0)? else {

@@ -119,10 +119,8 @@ async fn what_is_in_flight_at_another_proxy_is_awaited() {
         Session::connect(&server).await,
     );
     assert_eq!(one.hold(&a, 7).await, Ok(()));
-    let mut last = LastGate::default();
-    let admitted = one
-        .gates
-        .admit(&[claim("a", 7)], &mut last, Duration::ZERO, soon());
+    let (mut last, seven) = (LastGate::default(), [claim("a", 7)]);
+    let admitted = one.gates.admit(&seven, &mut last, Duration::ZERO, soon());
     let mut flight = admitted.await.unwrap();
     flight.forward().unwrap();
     let held = tokio::spawn(async move { other.hold(&b, 8).await });

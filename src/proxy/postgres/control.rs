@@ -54,7 +54,7 @@ pub struct SessionId {
 pub struct Claimed<'c> {
     /// From its BackendKeyData.
     pub pid: i32,
-    /// Our port of the connection ([`Wire::local_port`](super::wire::Wire::local_port)).
+    /// Our port of the connection ([`super::door::BackendStream::local_port`]).
     pub port: u16,
     /// The role of its start-up packet.
     pub user: &'c str,
@@ -194,7 +194,8 @@ impl Control {
     /// Looks a session up by what its connection says of it.
     pub async fn vouch(&self, claimed: &Claimed<'_>) -> Result<SessionId, Unfit> {
         let link = self.link().await?;
-        let rows = self.ask(&link, SESSION, &[(&claimed.pid, Type::INT4)]).await?;
+        let params: [(&(dyn ToSql + Sync), Type); 1] = [(&claimed.pid, Type::INT4)];
+        let rows = self.ask(&link, SESSION, &params).await?;
         let Some(row) = rows.into_iter().next() else {
             return Err(Unfit::NotListed(claimed.pid));
         };

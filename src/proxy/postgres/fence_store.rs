@@ -126,8 +126,8 @@ impl FenceStore {
     /// Settles the gates of locks that another proxy has raised, and tells it.
     async fn give_up_all(&self) -> Result<(), ControlError> {
         let control = &self.shared.control;
-        let rows = control.call(BEHIND, &[(&self.shared.proxy, Type::TEXT)]).await?;
-        for row in rows {
+        let params: [(&(dyn ToSql + Sync), Type); 1] = [(&self.shared.proxy, Type::TEXT)];
+        for row in control.call(BEHIND, &params).await? {
             let Some((claim, mark)) = read_behind(&row)? else {
                 continue;
             };

@@ -78,11 +78,7 @@ pub(super) async fn settle_all(
     Ok((settled, standing))
 }
 
-async fn settle(
-    listener: &Listener,
-    claim: &Claim,
-    deadline: Instant,
-) -> Result<Settled, Refusal> {
+async fn settle(listener: &Listener, claim: &Claim, deadline: Instant) -> Result<Settled, Refusal> {
     loop {
         listener.gates.settle(claim, None, deadline).await?;
         // It may be evicted in between; then it is settled anew.

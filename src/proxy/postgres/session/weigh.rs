@@ -171,7 +171,9 @@ impl Session {
         for statement in executed.chain([&*run.statement]) {
             let made = statement.uses.targets.iter();
             let made = made.filter(|it| it.effect == Effect::Create { temporary: true });
-            ending.temporary.extend(made.map(|it| it.relation.name.clone()));
+            ending
+                .temporary
+                .extend(made.map(|it| it.relation.name.clone()));
         }
         match &resolution.required {
             Required::Read | Required::Temporary => Ok(vec![]),

@@ -110,6 +110,18 @@ fn a_start_may_come_in_any_number_of_segments_and_be_long() {
     );
 }
 
+/// The server reads what follows once the session has begun.
+#[test]
+fn a_statement_may_follow_its_start_at_once() {
+    let three = Three::new();
+    for address in places(&three) {
+        let mut client = Client::open(address);
+        client.send(&[startup(V3_0, &APP), query("SELECT 'at once'")].concat());
+        client.begin().unwrap();
+        assert_eq!(client.answer().value(), "at once");
+    }
+}
+
 #[test]
 fn a_start_of_nonsense_ends_the_connection() {
     let three = Three::new();

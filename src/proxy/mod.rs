@@ -22,6 +22,7 @@ pub mod redis;
 pub mod registry;
 pub mod session;
 pub mod shadows;
+mod slots;
 pub mod spool;
 mod start;
 pub mod tickets;

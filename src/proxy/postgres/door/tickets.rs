@@ -46,9 +46,7 @@ pub(super) async fn take(
             let other = |name: &[u8]| !name.eq_ignore_ascii_case(PARAMETER.as_bytes());
             return Ok(Taken {
                 tickets: Tickets::default(),
-                packet: rewrite_startup(packet, |name, value| {
-                    other(name).then(|| value.to_vec())
-                }),
+                packet: rewrite_startup(packet, |name, value| other(name).then(|| value.to_vec())),
             });
         }
     };
@@ -83,7 +81,9 @@ async fn shown(listener: &Listener, tickets: &Tickets) -> Result<String, Refusal
         let token: Result<Token, _> = text.parse();
         // The text is not repeated: it may be a signed ticket, which is a credential.
         return token.map(|token| token.to_string()).map_err(|_| {
-            Refusal::invalid("this listener takes bare tokens: a positive integer below 2^63 is one")
+            Refusal::invalid(
+                "this listener takes bare tokens: a positive integer below 2^63 is one",
+            )
         });
     }
     let deadline = Instant::now() + listener.config.admit_deadline;

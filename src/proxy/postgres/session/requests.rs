@@ -153,7 +153,10 @@ impl Session {
                 self.take(Message::Query(text, &classified), hidden, raw)
             }
             FrontendMessage::Parse(parse) => {
-                let classified = self.listener.classifier.classify(parse.text, self.core.lexing());
+                let classified = self
+                    .listener
+                    .classifier
+                    .classify(parse.text, self.core.lexing());
                 let hidden = self.hide_in_parse(&parse, &classified);
                 let message = Message::Parse(parse.statement, parse.text, &classified);
                 self.take(message, hidden, raw)
@@ -202,12 +205,7 @@ impl Session {
     }
 
     /// A message that is too long to be looked into: what it does is not known.
-    fn take_beginning(
-        &mut self,
-        tag: u8,
-        head: &[u8],
-        raw: Raw<'_>,
-    ) -> Result<Taken, FrameError> {
+    fn take_beginning(&mut self, tag: u8, head: &[u8], raw: Raw<'_>) -> Result<Taken, FrameError> {
         if tag == b'd' {
             self.backend.send(raw.bytes);
             return Ok(Taken::Forwarded);
@@ -269,11 +267,7 @@ impl Session {
     }
 
     /// Observing, a message that would be refused is followed as one that was not read.
-    fn consider_observed(
-        &mut self,
-        message: Message<'_>,
-        refusal: &Refusal,
-    ) -> Option<Considered> {
+    fn consider_observed(&mut self, message: Message<'_>, refusal: &Refusal) -> Option<Considered> {
         let observes = self.listener.config.mode == Mode::Observe;
         if !observes || refusal.after == AfterRefusal::Close {
             return None;
@@ -282,7 +276,8 @@ impl Session {
         let considered = match message {
             Message::Query(text, _) => self.core.consider(Message::Query(text, &unread(text))),
             Message::Parse(name, text, _) => {
-                self.core.consider(Message::Parse(name, text, &unread(text)))
+                self.core
+                    .consider(Message::Parse(name, text, &unread(text)))
             }
             Message::Bind(bind) => {
                 let names = Message::BindHead(bind.portal, bind.statement);

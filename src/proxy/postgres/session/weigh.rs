@@ -171,7 +171,9 @@ impl Session {
         for statement in executed.chain([&*run.statement]) {
             let made = statement.uses.targets.iter();
             let made = made.filter(|it| it.effect == Effect::Create { temporary: true });
-            ending.temporary.extend(made.map(|it| it.relation.name.clone()));
+            ending
+                .temporary
+                .extend(made.map(|it| it.relation.name.clone()));
         }
         match &resolution.required {
             Required::Read | Required::Temporary => Ok(vec![]),
@@ -195,10 +197,19 @@ impl Session {
                 ending.ends_prepared = Some((gid.clone(), known.last));
                 Ok(known.locks)
             }
-            None => {
-                let why = "what is prepared under this name is not known here";
-                Err(Refusal::unclassified(why).into())
-            }
+            // Nothing, or what somebody has prepared past this proxy.
+            None => match self
+                .listener
+                .config
+                .rules
+                .everything(&self.identity.database)
+            {
+                Required::Write(locks) => Ok(locks),
+                _ => {
+                    let why = "what is prepared under this name is not known here";
+                    Err(Refusal::unclassified(why).into())
+                }
+            },
         }
     }
 

@@ -197,10 +197,19 @@ impl Session {
                 ending.ends_prepared = Some((gid.clone(), known.last));
                 Ok(known.locks)
             }
-            None => {
-                let why = "what is prepared under this name is not known here";
-                Err(Refusal::unclassified(why).into())
-            }
+            // Nothing, or what somebody has prepared past this proxy.
+            None => match self
+                .listener
+                .config
+                .rules
+                .everything(&self.identity.database)
+            {
+                Required::Write(locks) => Ok(locks),
+                _ => {
+                    let why = "what is prepared under this name is not known here";
+                    Err(Refusal::unclassified(why).into())
+                }
+            },
         }
     }
 

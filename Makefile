@@ -48,6 +48,11 @@ help:
 
 build-needs:
 	$(call install,cc=gcc ld=binutils)
+	# The declarations of Postgres's grammar, which is C, are read with libclang.
+	if [ -z "$${LIBCLANG_PATH:-}" ] && ! compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null
+	then
+	    $(call install,no-such-command=libclang-dev)
+	fi
 	command -v cargo >/dev/null || { echo "Rust is missing: https://rustup.rs"; exit 1; }
 	have="$$(rustc --version | cut -d' ' -f2)"
 	oldest="$$(printf '%s\n' $(RUST_MIN) "$$have" | sort -V | head -n1)"

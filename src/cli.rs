@@ -22,7 +22,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run lock service, proxy and an S3 store in this process, to try it out.
-    Dev(DevArgs),
+    Dev(Box<DevArgs>),
     /// Play the paused-writer story and show what is accepted and what is refused.
     ///
     /// Exit: 0 if the stale write was refused and the newer one stands, 1 if not.

@@ -52,7 +52,7 @@ async fn install(config: &ProxyConfig) -> Result<u8, Failure> {
         let name = &listener.name;
         crate::proxy::postgres::fence_store::install(listener)
             .await
-            .map_err(|error| Failure::because(&format!("listener {name:?}"), error))?;
+            .map_err(|error| Failure::because(format!("listener {name:?}"), error))?;
         let database = &listener.control.database;
         print_line(&format!("{name}: schema ringfence in database {database}"))?;
     }

@@ -125,9 +125,6 @@ const ADMIT_DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
 pub(super) const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=HOUR;
 
 const PROTOCOLS: &str = "\"http\", \"s3\", \"redis\", \"postgres\" or \"etcd\"";
-#[cfg(not(feature = "postgres"))]
-const POSTGRES_LEFT_OUT: &str =
-    "this program was built without it: its cargo feature \"postgres\" is off";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
@@ -223,7 +220,7 @@ pub(super) fn check_protocol(text: &str) -> Result<Protocol, &'static str> {
         #[cfg(feature = "postgres")]
         "postgres" => Ok(Protocol::Postgres),
         #[cfg(not(feature = "postgres"))]
-        "postgres" => Err(POSTGRES_LEFT_OUT),
+        "postgres" => Err("this program was built without it: its cargo feature is off"),
         _ => Err("expected \"http\", \"s3\", \"redis\", \"postgres\" or \"etcd\""),
     }
 }

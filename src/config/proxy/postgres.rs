@@ -294,9 +294,7 @@ fn read_upstream_tls(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> O
 /// `[listener.control]`: who the proxy is for the server.
 fn read_control(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> Option<ControlRole> {
     let table = listener.table(report, "control");
-    let Some(mut t) = listener.require(report, "control", table) else {
-        return None;
-    };
+    let mut t = listener.require(report, "control", table)?;
     let user = t.text(report, "user", "a role's name");
     let user = t.require(report, "user", user);
     // In a file of its own, so that the configuration can be shown.

@@ -2,9 +2,9 @@
 //! for as long as it may be right.
 //!
 //! It is loaded again when a session has forwarded something that changes it
-//! ([`Database::outdated`]), when a name is not in it ([`Database::newer_than`]), and when it is too
-//! old: what others change at the server is seen by then. In use it is refreshed in the background
-//! at half of that age, so that no statement waits for it.
+//! ([`Database::outdated`]), when a name is not in it ([`Database::newer_than`]), and when it is
+//! too old: what others change at the server is seen by then. In use it is refreshed in the
+//! background at half of that age, so that no statement waits for it.
 //!
 //! Invariant: no statement is resolved against a catalog that is older than the listener's
 //! `catalog_age_max`, or whose loading began before a change that this listener's sessions are

@@ -11,8 +11,8 @@
 //! Invariants:
 //! - a session is named by pid and start, never by its pid alone: pids are used again;
 //! - only a listing of pg_stat_activity on the same database system, by its primary, proves a
-//!   session gone. A lost connection, a time-out, a standby, a row of which the role may not see the
-//!   start prove nothing. A backend leaves that listing after it has ended its transaction
+//!   session gone. A lost connection, a time-out, a standby, a row of which the role may not see
+//!   the start prove nothing. A backend leaves that listing after it has ended its transaction
 //!   (ShutdownPostgres runs before pgstat_beshutdown_hook), and a postmaster starts over only when
 //!   the backends of the one before are gone. What an old primary still does after another was
 //!   promoted is not applied there any more;

@@ -22,8 +22,12 @@ GRANT pg_signal_backend, pg_read_all_stats TO ringfence_control
 CREATE DATABASE app OWNER app
 ";
 
-/// The folder of the server's programs: the newest version that Debian has installed.
+/// The folder of the server's programs: the newest version that Debian has installed, or what
+/// `RINGFENCE_TEST_POSTGRES` names, to test with another version.
 pub fn programs() -> PathBuf {
+    if let Some(folder) = std::env::var_os("RINGFENCE_TEST_POSTGRES") {
+        return folder.into();
+    }
     let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
         .expect("postgresql is installed (make test-needs)")
         .filter_map(|entry| {

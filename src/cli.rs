@@ -22,7 +22,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run lock service, proxy and an S3 store in this process, to try it out.
-    Dev(DevArgs),
+    Dev(Box<DevArgs>),
     /// Play the paused-writer story and show what is accepted and what is refused.
     ///
     /// Exit: 0 if the stale write was refused and the newer one stands, 1 if not.
@@ -143,6 +143,20 @@ pub struct DevArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6380")]
     pub redis_listen: SocketAddr,
 
+    /// Also fence this Postgres server: each write to it needs a ticket of the lock `postgres`.
+    #[cfg(feature = "postgres")]
+    #[arg(long = "postgres", value_name = "HOST:PORT")]
+    pub postgres: Option<String>,
+    /// Whom the proxy itself is there; its password, if it needs one, in PGPASSWORD.
+    ///
+    /// CREATE ROLE ringfence LOGIN; GRANT pg_read_all_stats, pg_signal_backend TO ringfence
+    #[cfg(feature = "postgres")]
+    #[arg(long, value_name = "ROLE", default_value = "ringfence")]
+    pub postgres_control: String,
+    /// Proxy: Postgres listener, with --postgres.
+    #[cfg(feature = "postgres")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6432")]
+    pub postgres_listen: SocketAddr,
     /// Proxy: HTTP listener, with --http.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7480")]
     pub http_listen: SocketAddr,
@@ -176,6 +190,13 @@ pub struct ProxyArgs {
     /// Check the configuration and exit.
     #[arg(long)]
     pub check: bool,
+    /// Make what `watermarks.store = "backend"` needs in the databases, and exit.
+    ///
+    /// In the database of each Postgres listener's control role: the schema `ringfence`, with the
+    /// watermarks and the sessions that were let in under them. What is there is kept. Where the
+    /// schema was lost, stop every proxy first: sessions that it had let in are not known any more.
+    #[arg(long)]
+    pub install: bool,
     /// Start on an empty or missing data_dir although the proxy stands alone.
     ///
     /// With keys from a file, or unsigned tokens, there is nobody who knows which tokens were

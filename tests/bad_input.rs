@@ -719,14 +719,18 @@ const PROXY_FILES: &[(&str, &str, &str)] = &[
     (
         "\"http\"",
         "\"postgres\"",
-        "line 8: `listener.protocol` is \"postgres\": this protocol is not supported by this version yet",
+        if cfg!(feature = "postgres") {
+            "`listener.control` is missing"
+        } else {
+            "line 8: `listener.protocol` is \"postgres\": this program was built without it"
+        },
     ),
     ("\"http\"", "\"redis\"", "`listener.rule.key` is missing"),
     ("\"http\"", "\"etcd\"", "`listener.rule.key` is missing"),
     (
         "\"http\"",
         "\"htp\"",
-        "line 8: `listener.protocol` is \"htp\": expected \"http\", \"s3\", \"redis\" or \"etcd\"",
+        "line 8: `listener.protocol` is \"htp\": expected \"http\", \"s3\", \"redis\", \"postgres\" or \"etcd\"",
     ),
     (
         "127.0.0.1:7480",

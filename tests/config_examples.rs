@@ -40,10 +40,14 @@ fn every_example_is_taken() {
     let mut names = vec![];
     for entry in std::fs::read_dir(folder()).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
+        if name == "postgres.toml" && cfg!(not(feature = "postgres")) {
+            continue;
+        }
         assert_eq!(example(&name).instance, "edge-1", "{name}");
         names.push(name);
     }
     names.sort();
+    names.retain(|name| name != "postgres.toml");
     assert_eq!(names, ["etcd.toml", "http.toml", "redis.toml", "s3.toml"]);
 }
 
@@ -160,4 +164,32 @@ fn the_redis_example_says_what_its_comments_say() {
     let patterns = listener.rules.lock_patterns();
     let patterns: Vec<_> = patterns.iter().map(|it| it.as_str()).collect();
     assert_eq!(patterns, ["job/*", "ledger"]);
+}
+
+#[cfg(feature = "postgres")]
+#[test]
+fn the_postgres_example_says_what_its_comments_say() {
+    use ringfence::config::{PostgresLimits, Replication, UpstreamPath, UpstreamTls};
+    let config = example("postgres.toml");
+    let [listener] = &config.postgres[..] else {
+        panic!("one listener")
+    };
+    assert_eq!(
+        (listener.listen.port(), listener.upstream.port),
+        (6432, 5432)
+    );
+    assert_eq!(listener.control.user, "ringfence");
+    assert_eq!(listener.control.database, "postgres");
+    let patterns = listener.rules.lock_patterns();
+    let patterns: Vec<_> = patterns.iter().map(|it| it.as_str()).collect();
+    assert_eq!(patterns, ["orders", "tenant/*"]);
+    // What the example writes out is what holds without it.
+    assert_eq!(listener.upstream_path, UpstreamPath::default());
+    assert_eq!(listener.replication, Replication::default());
+    assert_eq!(listener.upstream_tls, UpstreamTls::default());
+    assert_eq!(listener.limits, PostgresLimits::default());
+    let times = (listener.cancel_after, listener.terminate_after);
+    let written = (Duration::from_millis(50), Duration::from_secs(1));
+    assert_eq!(times, written);
+    assert_eq!(listener.catalog_age_max, Duration::from_secs(30));
 }

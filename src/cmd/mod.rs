@@ -69,7 +69,7 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Keys(command) => keys::run(command).await,
         Command::Lockd(args) => lockd::run(args).await,
         Command::Proxy(args) => proxy::run(args).await,
-        Command::Dev(args) => dev::run(args).await,
+        Command::Dev(args) => dev::run(*args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::DemoWriter(args) => demo::run_writer(args).await,
     }

@@ -27,6 +27,9 @@ pub async fn run(args: ProxyArgs) -> Result<u8, Failure> {
         print_line(&format!("{}: valid", args.config.display()))?;
         return Ok(exit::OK);
     }
+    if args.install {
+        return install(&config).await;
+    }
     let mut signals =
         Signals::take_over().map_err(|error| Failure::because("cannot handle signals", error))?;
     let service = ProxyService::start(config, args.init, install_metrics()?).await?;
@@ -37,6 +40,34 @@ pub async fn run(args: ProxyArgs) -> Result<u8, Failure> {
     signals.next().await;
     service.stop().await;
     Ok(exit::OK)
+}
+
+/// Makes the schema of each Postgres listener.
+#[cfg(feature = "postgres")]
+async fn install(config: &ProxyConfig) -> Result<u8, Failure> {
+    if config.postgres.is_empty() {
+        return nothing_to_install();
+    }
+    for listener in &config.postgres {
+        let name = &listener.name;
+        crate::proxy::postgres::fence_store::install(listener)
+            .await
+            .map_err(|error| Failure::because(format!("listener {name:?}"), error))?;
+        let database = &listener.control.database;
+        print_line(&format!("{name}: schema ringfence in database {database}"))?;
+    }
+    Ok(exit::OK)
+}
+
+/// No listener keeps anything in its backend that has to be made first.
+#[cfg(not(feature = "postgres"))]
+async fn install(_: &ProxyConfig) -> Result<u8, Failure> {
+    nothing_to_install()
+}
+
+fn nothing_to_install() -> Result<u8, Failure> {
+    let message = "no listener has protocol = \"postgres\": there is nothing to install";
+    Err(Failure::new(exit::USAGE, message.to_owned()))
 }
 
 /// A running proxy.

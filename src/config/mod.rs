@@ -21,6 +21,11 @@ pub use proxy::{
     ProxyConfig, RedisLimits, RedisListenerConfig, RedisUser, TicketSource, TruncatedBody, Trust,
     Upstream, WatermarkStore, read_key_file,
 };
+#[cfg(feature = "postgres")]
+pub use proxy::{
+    ClientTls, ControlRole, PostgresLimits, PostgresListenerConfig, Replication, UpstreamPath,
+    UpstreamTls, UpstreamTlsMode,
+};
 
 /// One thing that is wrong in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]

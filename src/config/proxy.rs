@@ -1,6 +1,8 @@
 //! The proxy's file.
 
 mod listener;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod redis;
 
 use std::net::SocketAddr;
@@ -12,6 +14,11 @@ use super::{ConfigError, ConfigErrors, load};
 use crate::ticket::{KeyRing, VerifyingKey};
 
 pub use listener::{BackendUser, Limits, ListenerConfig, Mode, TruncatedBody, Trust, Upstream};
+#[cfg(feature = "postgres")]
+pub use postgres::{
+    ClientTls, ControlRole, PostgresLimits, PostgresListenerConfig, Replication, UpstreamPath,
+    UpstreamTls, UpstreamTlsMode,
+};
 pub use redis::{FenceKeysConfig, RedisLimits, RedisListenerConfig, RedisUser};
 
 /// A proxy.
@@ -33,6 +40,9 @@ pub struct ProxyConfig {
     pub listeners: Vec<ListenerConfig>,
     /// Those of Redis.
     pub redis: Vec<RedisListenerConfig>,
+    /// Those of Postgres.
+    #[cfg(feature = "postgres")]
+    pub postgres: Vec<PostgresListenerConfig>,
 }
 
 /// What verifies tickets.
@@ -108,44 +118,10 @@ fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Proxy
     let watermarks = read_watermarks(report, root);
     let admin = read_admin(report, root);
     let audit = read_audit(report, root);
-    let tables = root.tables(report, "listener");
-    if tables.is_empty() {
-        report.error(root.at(), "no [[listener]] is given");
-    }
     let store = watermarks.unwrap_or_default();
-    let (mut listeners, mut redis, mut places) = (vec![], vec![], vec![]);
-    for table in tables {
-        match table.word("protocol") {
-            Some("redis") => {
-                let Some(Found { value, at }) = redis::read_redis_listener(report, table, store)
-                else {
-                    continue;
-                };
-                places.push(place(&value.name, value.listen, at));
-                redis.push(value);
-            }
-            _ => {
-                let Some(Found { value, at }) = listener::read_listener(report, table) else {
-                    continue;
-                };
-                places.push(place(&value.name, value.listen, at));
-                if store == WatermarkStore::Backend {
-                    let name = &value.name;
-                    report.error(
-                        at,
-                        format!("listener {name:?} has no store in its backend: only redis has"),
-                    );
-                }
-                listeners.push(value);
-            }
-        }
-    }
-    listener::check_unique(report, &places, admin.as_ref());
-    let mut trusts = listeners
-        .iter()
-        .map(|it| it.trust)
-        .chain(redis.iter().map(|it| it.trust));
-    let signed = trusts.any(|trust| trust == Trust::Signed);
+    let listeners = read_listeners(report, root, store);
+    listener::check_unique(report, &listeners.places, admin.as_ref());
+    let signed = listeners.trusts().any(|trust| trust == Trust::Signed);
     if tickets == Some(TicketSource::Unsigned) && signed {
         report.error(
             root.at(),
@@ -161,9 +137,77 @@ fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Proxy
             listen: admin?.value,
         },
         audit: audit?,
-        listeners,
-        redis,
+        listeners: listeners.http,
+        redis: listeners.redis,
+        #[cfg(feature = "postgres")]
+        postgres: listeners.postgres,
     })
+}
+
+/// The listeners, each where its kind is, with the places of all.
+#[derive(Default)]
+struct Listeners {
+    http: Vec<ListenerConfig>,
+    redis: Vec<RedisListenerConfig>,
+    #[cfg(feature = "postgres")]
+    postgres: Vec<PostgresListenerConfig>,
+    places: Vec<Found<(String, SocketAddr)>>,
+}
+
+impl Listeners {
+    fn trusts(&self) -> impl Iterator<Item = Trust> {
+        let trusts = self.http.iter().map(|it| it.trust);
+        let trusts = trusts.chain(self.redis.iter().map(|it| it.trust));
+        #[cfg(feature = "postgres")]
+        let trusts = trusts.chain(self.postgres.iter().map(|it| it.trust));
+        trusts
+    }
+}
+
+fn read_listeners(
+    report: &mut Report<'_>,
+    root: &mut Table<'_, '_>,
+    store: WatermarkStore,
+) -> Listeners {
+    let tables = root.tables(report, "listener");
+    if tables.is_empty() {
+        report.error(root.at(), "no [[listener]] is given");
+    }
+    let mut all = Listeners::default();
+    for table in tables {
+        match table.word("protocol") {
+            Some("redis") => {
+                if let Some(found) = redis::read_redis_listener(report, table, store) {
+                    let Found { value, at } = found;
+                    all.places.push(place(&value.name, value.listen, at));
+                    all.redis.push(value);
+                }
+            }
+            #[cfg(feature = "postgres")]
+            Some("postgres") => {
+                if let Some(found) = postgres::read_postgres_listener(report, table, store) {
+                    let Found { value, at } = found;
+                    all.places.push(place(&value.name, value.listen, at));
+                    all.postgres.push(value);
+                }
+            }
+            _ => {
+                let Some(Found { value, at }) = listener::read_listener(report, table) else {
+                    continue;
+                };
+                all.places.push(place(&value.name, value.listen, at));
+                if store == WatermarkStore::Backend {
+                    let message = format!(
+                        "listener {:?} has no store in its backend: only redis and postgres have",
+                        value.name
+                    );
+                    report.error(at, message);
+                }
+                all.http.push(value);
+            }
+        }
+    }
+    all
 }
 
 fn place(name: &str, listen: SocketAddr, at: usize) -> Found<(String, SocketAddr)> {

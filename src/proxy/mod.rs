@@ -1,11 +1,11 @@
 //! The proxy: it stands before a backend and lets a write through only under a current ticket.
 //!
 //! In the order of a request: [`accept`], then the session (read, classify, gate, forward, reply):
-//! [`session`] for HTTP and S3, [`redis`], [`etcd`]. A session asks [`tickets`] whether a ticket
-//! is genuine and [`gates`] whether its token passes, and forwards over [`upstream`]. Beside it:
-//! [`watermarks`] (what is durable), [`doubts`] (what is not known to have ended), [`left`] (what
-//! an earlier run has left at a backend), [`registry`] (the link to lockd), [`fence`] (seals and
-//! closes from outside).
+//! [`session`] for HTTP and S3, [`redis`], `postgres`, [`etcd`]. A session asks [`tickets`] whether
+//! a ticket is genuine and [`gates`] whether its token passes, and forwards over [`upstream`].
+//! Beside it: [`watermarks`] (what is durable), [`doubts`] (what is not known to have ended),
+//! [`left`] (what an earlier run has left at a backend), [`registry`] (the link to lockd),
+//! [`fence`] (seals and closes from outside).
 //!
 //! Invariant: forwarding a fenced write takes an [`doubts::InFlight`], and the bytes that make it
 //! take effect leave only after its release.
@@ -16,10 +16,13 @@ pub mod etcd;
 pub mod fence;
 pub mod gates;
 pub mod left;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 pub mod redis;
 pub mod registry;
 pub mod session;
 pub mod shadows;
+mod slots;
 pub mod spool;
 mod start;
 pub mod tickets;

@@ -11,6 +11,8 @@ use super::signals::Signals;
 
 use object_store::{ACCESS_KEY, BUCKET, SECRET_KEY};
 use stack::{ETCD_LOCK, HTTP_LOCK, REDIS_LOCK, S3_LOCK, Stack, StackOptions};
+#[cfg(feature = "postgres")]
+use stack::{POSTGRES_LOCK, PostgresOptions};
 
 /// Runs until a signal.
 pub async fn run(args: DevArgs) -> Result<u8, Failure> {
@@ -27,6 +29,13 @@ pub async fn run(args: DevArgs) -> Result<u8, Failure> {
         etcd_listen: args.etcd_listen,
         redis: args.redis,
         redis_listen: args.redis_listen,
+        #[cfg(feature = "postgres")]
+        postgres: args.postgres.map(|upstream| PostgresOptions {
+            upstream,
+            role: args.postgres_control,
+            password: std::env::var("PGPASSWORD").ok(),
+            listen: args.postgres_listen,
+        }),
     };
     let stack = tokio::select! {
         stack = Stack::start(options) => stack?,
@@ -65,6 +74,10 @@ store itself   {store}   (past the proxy: nothing is fenced there)
     if let Some(redis) = stack.redis() {
         text += &format!("proxy, Redis   {redis}   (writes need the lock {REDIS_LOCK})\n");
     }
+    #[cfg(feature = "postgres")]
+    if let Some(address) = stack.postgres() {
+        text += &format!("proxy, Postgres {address}   (writes need the lock {POSTGRES_LOCK})\n");
+    }
     text += &format!(
         r#"
 The bucket {BUCKET} is guarded by the lock {S3_LOCK}. In another terminal:
@@ -95,6 +108,20 @@ The bucket {BUCKET} is guarded by the lock {S3_LOCK}. In another terminal:
 "#,
             host = redis.ip(),
             port = redis.port(),
+        );
+    }
+    #[cfg(feature = "postgres")]
+    if let Some(address) = stack.postgres() {
+        text += &format!(
+            r#"
+  # the same for Postgres: RF002, then a table
+  export PGHOST={host} PGPORT={port}
+  psql -c 'CREATE TABLE hello (n int)'
+  ringfence lock {POSTGRES_LOCK} -- sh -c \
+    'PGOPTIONS="-c ringfence.token=$FENCING_TOKEN" psql -c "CREATE TABLE hello (n int)"'
+"#,
+            host = address.ip(),
+            port = address.port(),
         );
     }
     text += "\nCtrl-C ends it.";

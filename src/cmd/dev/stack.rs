@@ -22,6 +22,9 @@ pub const HTTP_LOCK: &str = "http";
 pub const ETCD_LOCK: &str = "etcd";
 /// The lock that guards the Redis server.
 pub const REDIS_LOCK: &str = "redis";
+/// The lock that guards the Postgres server.
+#[cfg(feature = "postgres")]
+pub const POSTGRES_LOCK: &str = "postgres";
 /// Longest wait until the proxy knows the lock service's keys.
 const READY_MAX: Duration = Duration::from_secs(20);
 /// How often it is asked.
@@ -50,6 +53,23 @@ pub struct StackOptions {
     pub redis: Option<String>,
     /// Proxy, Redis.
     pub redis_listen: SocketAddr,
+    /// A Postgres server to guard.
+    #[cfg(feature = "postgres")]
+    pub postgres: Option<PostgresOptions>,
+}
+
+/// A Postgres server, and whom the proxy is there.
+#[cfg(feature = "postgres")]
+#[derive(Debug, Clone)]
+pub struct PostgresOptions {
+    /// `host:port`.
+    pub upstream: String,
+    /// The control role.
+    pub role: String,
+    /// Its password.
+    pub password: Option<String>,
+    /// Proxy, Postgres.
+    pub listen: SocketAddr,
 }
 
 impl StackOptions {
@@ -67,6 +87,8 @@ impl StackOptions {
             etcd_listen: free,
             redis: None,
             redis_listen: free,
+            #[cfg(feature = "postgres")]
+            postgres: None,
         }
     }
 }
@@ -80,6 +102,8 @@ pub struct Stack {
     http: Option<SocketAddr>,
     etcd: Option<SocketAddr>,
     redis: Option<SocketAddr>,
+    #[cfg(feature = "postgres")]
+    postgres: Option<SocketAddr>,
 }
 
 impl Stack {
@@ -91,6 +115,8 @@ impl Stack {
             .await
             .map_err(|error| Failure::because("object store", error))?;
         let text = proxy_config(&options, lockd.address(), store.address());
+        #[cfg(feature = "postgres")]
+        let text = text + &postgres_listener(&options)?;
         let config = ProxyConfig::parse(&text)
             .map_err(|errors| Failure::new(exit::USAGE, errors.to_string()))?;
         let proxy = ProxyService::start(config, false, metrics).await?;
@@ -100,6 +126,8 @@ impl Stack {
         let (http, etcd) = (proxy.listener("http"), proxy.listener("etcd"));
         let redis = proxy.listener("redis");
         let stack = Stack {
+            #[cfg(feature = "postgres")]
+            postgres: proxy.listener("postgres"),
             lockd,
             proxy,
             store,
@@ -156,6 +184,12 @@ impl Stack {
     /// The proxy's Redis listener, if a Redis server is guarded.
     pub fn redis(&self) -> Option<SocketAddr> {
         self.redis
+    }
+
+    /// The proxy's Postgres listener, if a Postgres server is guarded.
+    #[cfg(feature = "postgres")]
+    pub fn postgres(&self) -> Option<SocketAddr> {
+        self.postgres
     }
 
     /// The object store itself, past the proxy.
@@ -265,6 +299,45 @@ key = "*"
     text
 }
 
+/// The part of the proxy's file that a Postgres server needs. The password goes to a file of its
+/// own, as it must.
+#[cfg(feature = "postgres")]
+fn postgres_listener(options: &StackOptions) -> Result<String, Failure> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    let Some(postgres) = &options.postgres else {
+        return Ok(String::new());
+    };
+    let quoted = |text: &str| toml::Value::from(text.to_owned());
+    let (upstream, role) = (quoted(&postgres.upstream), quoted(&postgres.role));
+    let listen = postgres.listen;
+    let mut text = format!(
+        r#"
+[[listener]]
+name = "postgres"
+protocol = "postgres"
+listen = "{listen}"
+upstream = {upstream}
+[[listener.rule]]
+lock = "{POSTGRES_LOCK}"
+database = "*"
+[listener.control]
+user = {role}
+"#
+    );
+    if let Some(password) = &postgres.password {
+        let path = options.data.join("postgres-password");
+        let mut file = std::fs::File::options();
+        let file = file.write(true).create(true).truncate(true).mode(0o600);
+        file.open(&path)
+            .and_then(|mut file| file.write_all(password.as_bytes()))
+            .map_err(|error| Failure::because(path.display(), error))?;
+        let _ = writeln!(text, "password_file = {}", quoted(&path.to_string_lossy()));
+    }
+    Ok(text)
+}
+
 /// `http://host:port/` as `host:port`, with this port if there is none.
 fn host_and_port(url: &str, port: u16) -> String {
     let authority = url
@@ -298,6 +371,27 @@ mod tests {
         options.redis = Some("localhost:6379".to_owned());
         let config = ProxyConfig::parse(&proxy_config(&options, address, address)).unwrap();
         assert_eq!(config.redis[0].upstream.port, 6379);
+    }
+
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn the_proxys_file_is_valid_with_a_postgres_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 7420));
+        let mut options = StackOptions::on_free_ports(folder.path());
+        options.postgres = Some(PostgresOptions {
+            upstream: "localhost:5432".to_owned(),
+            role: "a \"quoted\" role".to_owned(),
+            password: Some("secret".to_owned()),
+            listen: address,
+        });
+        let text = proxy_config(&options, address, address);
+        let text = text + &postgres_listener(&options).unwrap();
+        let config = ProxyConfig::parse(&text).unwrap();
+        let control = &config.postgres[0].control;
+        assert_eq!(control.user, "a \"quoted\" role");
+        assert_eq!(control.password.as_deref(), Some("secret"));
+        assert!(!text.contains("secret"));
     }
 
     #[test]

@@ -125,8 +125,7 @@ const IN_DOUBT_HOLD_DEFAULT: Duration = Duration::from_secs(30);
 const ADMIT_DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
 pub(super) const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=HOUR;
 
-const PROTOCOLS: &str = "\"http\", \"s3\", \"redis\" or \"etcd\"";
-const POSTGRES_LATER: &str = "this protocol is not supported by this version yet: \"http\", \"s3\", \"redis\" and \"etcd\" are";
+const PROTOCOLS: &str = "\"http\", \"s3\", \"redis\", \"postgres\" or \"etcd\"";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
@@ -134,6 +133,8 @@ pub(super) enum Protocol {
     S3,
     Etcd,
     Redis,
+    #[cfg(feature = "postgres")]
+    Postgres,
 }
 
 /// Reads one listener. `None` when something in it is wrong, which is in the report then.
@@ -207,7 +208,7 @@ pub(super) fn read_listener(
 }
 
 /// What is wrong is in the report, and then no configuration comes of it: a default does no harm.
-fn value_or_default<T: Default>(found: Option<Found<T>>) -> T {
+pub(super) fn value_or_default<T: Default>(found: Option<Found<T>>) -> T {
     found.map(|found| found.value).unwrap_or_default()
 }
 
@@ -217,8 +218,11 @@ pub(super) fn check_protocol(text: &str) -> Result<Protocol, &'static str> {
         "s3" => Ok(Protocol::S3),
         "etcd" => Ok(Protocol::Etcd),
         "redis" => Ok(Protocol::Redis),
-        "postgres" => Err(POSTGRES_LATER),
-        _ => Err("expected \"http\", \"s3\", \"redis\" or \"etcd\""),
+        #[cfg(feature = "postgres")]
+        "postgres" => Ok(Protocol::Postgres),
+        #[cfg(not(feature = "postgres"))]
+        "postgres" => Err("this program was built without it: its cargo feature is off"),
+        _ => Err("expected \"http\", \"s3\", \"redis\", \"postgres\" or \"etcd\""),
     }
 }
 
@@ -363,15 +367,17 @@ fn read_rules(
             Some(Protocol::Http) => http.extend(read_http_rule(report, &mut table)),
             Some(Protocol::S3) => s3.extend(read_s3_rule(report, &mut table)),
             Some(Protocol::Etcd) => keys.extend(read_etcd_rule(report, &mut table)),
-            // Which keys a rule may have is not known: the protocol's error is enough. A Redis
-            // listener has a reader of its own.
-            Some(Protocol::Redis) | None => continue,
+            // Which keys a rule may have is not known: the protocol's error is enough. Others have
+            // readers of their own.
+            Some(_) | None => continue,
         }
         table.finish(report);
     }
     let hosts: Vec<&str> = virtual_hosts.iter().map(String::as_str).collect();
     Some(match protocol? {
         Protocol::Redis => return None,
+        #[cfg(feature = "postgres")]
+        Protocol::Postgres => return None,
         Protocol::Http => Listener::Http(HttpRules::new(http, unmatched)),
         Protocol::S3 => Listener::S3(S3Rules::new(s3, &hosts, unmatched)),
         Protocol::Etcd => Listener::Etcd(etcd?.with_rules(keys, unmatched)),

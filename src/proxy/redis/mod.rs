@@ -19,7 +19,6 @@ pub mod evict;
 pub mod fence_keys;
 pub mod flights;
 mod session;
-mod slots;
 pub mod start;
 
 use std::sync::Arc;

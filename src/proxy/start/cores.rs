@@ -12,6 +12,8 @@ use super::{DRAIN_MAX, Shared, StartError};
 use crate::config::{ListenerConfig, ProxyConfig};
 use crate::protocol::Listener;
 use crate::proxy::accept::{Entrance, Serve, bind, run_core};
+#[cfg(feature = "postgres")]
+use crate::proxy::postgres::start as postgres;
 use crate::proxy::redis::evict::Evictor;
 use crate::proxy::redis::start as redis;
 use crate::proxy::session::Listening;
@@ -24,6 +26,9 @@ pub(super) struct Doors {
     pub(super) sockets: Vec<Sockets>,
     /// Of the Redis listeners.
     pub(super) redis: Vec<(redis::Prepared, Evictor)>,
+    /// The Postgres listeners.
+    #[cfg(feature = "postgres")]
+    pub(super) postgres: Vec<postgres::Guarded>,
 }
 
 /// A thread that serves one core's part of some listeners. Its end says whether all was drained.
@@ -42,6 +47,22 @@ impl Doors {
     ) -> Result<Open, StartError> {
         let shadows = Arc::new(Shadows::default());
         let mut opened = open_listeners(shared, &shadows, self.sockets);
+        #[cfg(feature = "postgres")]
+        for guarded in self.postgres {
+            let parts = postgres::Parts {
+                instance: shared.config.instance.clone(),
+                gates: shared.gates.clone(),
+                tickets: Arc::clone(&shared.tickets),
+                watermarks: shared.watermarks.clone(),
+                audit: shared.audit.clone(),
+                shadows: Arc::clone(&shadows),
+                registry: shared.registry.clone(),
+                run: shared.run.clone(),
+            };
+            let (name, address, entrances) = postgres::open(guarded, parts, tasks);
+            opened.names.push((name, address));
+            spread(&mut opened.tracked, entrances);
+        }
         let parts = redis::Parts {
             instance: shared.config.instance.clone(),
             gates: shared.gates.clone(),
@@ -110,6 +131,25 @@ pub(super) fn prepare_redis(
         prepared.push(checked.map_err(|source| StartError::Redis { name, source })?);
     }
     Ok(prepared)
+}
+
+#[cfg(feature = "postgres")]
+pub(super) fn prepare_postgres(
+    config: &ProxyConfig,
+    threads: usize,
+) -> Result<Vec<postgres::Ready>, StartError> {
+    let mut ready = vec![];
+    for listener in &config.postgres {
+        let name = listener.name.clone();
+        let sockets = bind(listener.listen, threads).map_err(|source| StartError::Listen {
+            name: name.clone(),
+            address: listener.listen,
+            source,
+        })?;
+        let checked = postgres::prepare(listener, sockets);
+        ready.push(checked.map_err(|source| StartError::Postgres { name, source })?);
+    }
+    Ok(ready)
 }
 
 fn open_listeners(shared: &Shared, shadows: &Arc<Shadows>, sockets: Vec<Sockets>) -> Opened {

@@ -21,6 +21,11 @@ pub(super) fn patterns(config: &ProxyConfig, wanted: impl Fn(Mode) -> bool) -> V
     let named = listeners.map(|it| (it.mode, it.rules.lock_patterns()));
     let redis = config.redis.iter();
     let named = named.chain(redis.map(|it| (it.mode, it.rules.lock_patterns())));
+    #[cfg(feature = "postgres")]
+    let named = {
+        let postgres = config.postgres.iter();
+        named.chain(postgres.map(|it| (it.mode, it.rules.lock_patterns())))
+    };
     for (_, of_listener) in named.filter(|(mode, _)| wanted(*mode)) {
         for pattern in of_listener {
             if !patterns.contains(&pattern) {
@@ -34,7 +39,10 @@ pub(super) fn patterns(config: &ProxyConfig, wanted: impl Fn(Mode) -> bool) -> V
 pub(super) fn opening(config: &ProxyConfig, init: bool, patterns: &[LockPattern]) -> Opening {
     let registered = matches!(config.tickets, TicketSource::Lockd(_));
     let trusts = config.listeners.iter().map(|it| it.trust);
-    let mut trusts = trusts.chain(config.redis.iter().map(|it| it.trust));
+    let trusts = trusts.chain(config.redis.iter().map(|it| it.trust));
+    #[cfg(feature = "postgres")]
+    let trusts = trusts.chain(config.postgres.iter().map(|it| it.trust));
+    let mut trusts = trusts;
     let unsigned = trusts.any(|trust| trust == Trust::Unsigned);
     Opening {
         init,
@@ -71,7 +79,7 @@ fn fingerprint(config: &ProxyConfig) -> u64 {
         )
         .hash(&mut hasher);
     }
-    // What Redis listeners carry is tracked by its session, whatever the rules were.
+    // What Redis and Postgres listeners carry is tracked by its session, whatever the rules were.
     hasher.finish()
 }
 

@@ -13,12 +13,16 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+#[cfg(feature = "postgres")]
+use self::cores::prepare_postgres;
 use self::cores::{Core, Doors, bind_all, prepare_redis};
 use self::identity::{keys, opening, patterns, registered};
 use super::etcd::Floors;
 use super::fence::Fence;
 use super::gates::{Gates, Holds};
 use super::left::Left;
+#[cfg(feature = "postgres")]
+use super::postgres::start as postgres;
 use super::redis::control::ControlError;
 use super::redis::start as redis;
 use super::registry::{InvalidLockd, Registry, Standing};
@@ -66,6 +70,16 @@ pub enum StartError {
         name: String,
         /// Why.
         source: ControlError,
+    },
+    /// A Postgres server that cannot be guarded, a control role without the rights for it, or keys
+    /// that cannot be read.
+    #[cfg(feature = "postgres")]
+    #[error("listener {name:?}: {source}")]
+    Postgres {
+        /// The listener.
+        name: String,
+        /// Why.
+        source: postgres::PrepareError,
     },
     /// A listener's port.
     #[error("listener {name:?} cannot listen on {address}: {source}")]
@@ -115,6 +129,8 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     // First: a port that is taken must not leave a store behind that `--init` then finds.
     let sockets = bind_all(&config, threads.unwrap_or(1))?;
     let prepared = prepare_redis(&config, threads.unwrap_or(1))?;
+    #[cfg(feature = "postgres")]
+    let ready = prepare_postgres(&config, threads.unwrap_or(1))?;
     let patterns = patterns(&config, |_| true);
     let opening = opening(&config, options.init, &patterns);
     let (watermarks, thread, start) = Watermarks::open(&config.data_dir, opening)?;
@@ -130,9 +146,11 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         .listeners
         .iter()
         .map(|it| (it.rules.lock_patterns(), it.in_doubt_hold));
-    // Redis proves what is dead: its doubts wait for no time.
-    let proven = config.redis.iter();
-    let proven = proven.map(|it| (it.rules.lock_patterns(), Duration::ZERO));
+    // Redis and Postgres prove what is dead: their doubts wait for no time.
+    let proven = config.redis.iter().map(|it| it.rules.lock_patterns());
+    #[cfg(feature = "postgres")]
+    let proven = proven.chain(config.postgres.iter().map(|it| it.rules.lock_patterns()));
+    let proven = proven.map(|patterns| (patterns, Duration::ZERO));
     let holds = Holds::new(holds.chain(proven).collect());
     let floors: Vec<Arc<Floors>> = config
         .listeners
@@ -158,6 +176,17 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
             tasks.spawn(floors.make_ready());
         }
     }
+    #[cfg(feature = "postgres")]
+    let (guarded, sessions) = {
+        let rows = watermarks.prepared()?;
+        postgres::guard(
+            ready,
+            &watermarks,
+            (left.clone(), sessions),
+            rows,
+            &mut tasks,
+        )
+    };
     let evictors = redis::evict(&prepared, &watermarks, (left, sessions), &mut tasks);
     let observed = identity::patterns(&config, |mode| mode == Mode::Observe);
     let fence = Fence::new(
@@ -174,11 +203,15 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         audit: options.audit,
         watermarks,
         registry,
+        #[cfg(feature = "postgres")]
+        run: format!("{}/{}", start.store_id, start.run),
     };
     let shutdown = watch::Sender::new(false);
     let doors = Doors {
         sockets,
         redis: prepared.into_iter().zip(evictors).collect(),
+        #[cfg(feature = "postgres")]
+        postgres: guarded,
     };
     let (listeners, cores) = doors.open(&shared, &shutdown, &mut tasks)?;
     Ok(Proxy {
@@ -214,6 +247,9 @@ struct Shared {
     audit: AuditWriter,
     watermarks: Watermarks,
     registry: Option<Registry>,
+    /// What no other run of any proxy is called.
+    #[cfg(feature = "postgres")]
+    run: String,
 }
 
 /// Carries out what lockd says about the store. `is_new`: the file was made without knowing whether

@@ -17,7 +17,7 @@ use redb::{Database, ReadableTable};
 
 use super::database::{self, Identity, LOCKS, META};
 use super::record::Stored;
-use super::{Change, Shared, What, sessions};
+use super::{Change, Shared, What, prepared, sessions};
 
 /// Most changes of one transaction.
 const BATCH_CHANGES_MAX: usize = 4096;
@@ -177,6 +177,14 @@ fn write_batch(database: &Database, batch: &[Change], run: u64) -> Result<(), re
                     sessions::remove(&write, session)?;
                     continue;
                 }
+                What::Prepares(row) => {
+                    prepared::insert(&write, row)?;
+                    continue;
+                }
+                What::PreparedEnded(row) => {
+                    prepared::remove(&write, row)?;
+                    continue;
+                }
                 What::Raise { lock, .. } | What::Hold { lock, .. } | What::Clean { lock } => lock,
             };
             let old = locks
@@ -226,7 +234,11 @@ fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
             drained: true,
             ..old
         }),
-        What::Confirmed(_) | What::Carries { .. } | What::Ended(_) => None,
+        What::Confirmed(_)
+        | What::Carries { .. }
+        | What::Ended(_)
+        | What::Prepares(_)
+        | What::PreparedEnded(_) => None,
     }
 }
 

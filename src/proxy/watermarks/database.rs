@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use redb::{Database, ReadableDatabase, TableDefinition};
 
+use super::prepared::PREPARED;
 use super::record::{Stored, Torn};
 use super::sessions::SESSIONS;
 use crate::lock_name::LockName;
@@ -176,6 +177,7 @@ pub(super) fn write_identity(database: &Database, identity: &Identity) -> Result
     {
         write.open_table(LOCKS)?;
         write.open_table(SESSIONS)?;
+        write.open_table(PREPARED)?;
         let mut meta = write.open_table(META)?;
         let flag = |set: bool| u64::from(set).to_string();
         for (key, value) in [

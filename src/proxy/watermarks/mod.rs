@@ -13,6 +13,7 @@
 
 mod committer;
 mod database;
+mod prepared;
 mod record;
 mod sessions;
 
@@ -31,6 +32,7 @@ use crate::gate::Record;
 use crate::lock_name::LockName;
 
 pub use database::{FILE_NAME, LoadError, OpenError};
+pub use prepared::PreparedRow;
 pub use record::{RECORD_BYTES, Stored, Torn};
 pub use sessions::{BackendSession, LeftSession};
 
@@ -74,6 +76,10 @@ pub enum What {
     },
     /// Nothing of a backend session can be applied any more.
     Ended(BackendSession),
+    /// A transaction is about to be prepared, to be committed by whoever has the tickets then.
+    Prepares(PreparedRow),
+    /// Nothing is prepared by this use of its name any more.
+    PreparedEnded(PreparedRow),
 }
 
 /// A change with its owner.
@@ -218,6 +224,11 @@ impl Watermarks {
     /// The sessions that may still be at the backends. Blocks on the disk.
     pub fn sessions(&self) -> Result<Vec<LeftSession>, LoadError> {
         self.with_database(sessions::list)
+    }
+
+    /// The transactions that may be prepared at the backends. Blocks on the disk.
+    pub fn prepared(&self) -> Result<Vec<PreparedRow>, LoadError> {
+        self.with_database(prepared::list)
     }
 
     fn with_database<T>(

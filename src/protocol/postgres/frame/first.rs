@@ -4,8 +4,8 @@
 use super::fields::Fields;
 use super::{CANCEL_KEY_BYTES_MAX, FIRST_PACKET_BYTES_MAX, FrameError, malformed};
 
-const CANCEL_CODE: i32 = (1234 << 16) | 5678;
-const SSL_CODE: i32 = (1234 << 16) | 5679;
+pub(super) const CANCEL_CODE: i32 = (1234 << 16) | 5678;
+pub(super) const SSL_CODE: i32 = (1234 << 16) | 5679;
 const GSS_CODE: i32 = (1234 << 16) | 5680;
 
 /// The first byte of a TLS record that holds a ClientHello (RFC 8446 5.1). It cannot begin a

@@ -1,5 +1,6 @@
 //! Bytes of the messages that the proxy itself sends, and of those that it changes.
 
+use super::first::{CANCEL_CODE, SSL_CODE};
 use super::{Bind, Parse, StartupPacket, Version};
 
 /// A typed message.
@@ -21,6 +22,51 @@ fn push_text(out: &mut Vec<u8>, text: &[u8]) {
     debug_assert!(!text.contains(&0), "a text holds no zero byte");
     out.extend_from_slice(text);
     out.push(0);
+}
+
+/// A CancelRequest.
+pub fn cancel_request(process: i32, key: &[u8]) -> Vec<u8> {
+    let mut out = length(8 + key.len()).to_vec();
+    out.extend_from_slice(&CANCEL_CODE.to_be_bytes());
+    out.extend_from_slice(&process.to_be_bytes());
+    out.extend_from_slice(key);
+    out
+}
+
+/// An SSLRequest.
+pub fn ssl_request() -> Vec<u8> {
+    let mut out = length(4).to_vec();
+    out.extend_from_slice(&SSL_CODE.to_be_bytes());
+    out
+}
+
+/// `K`: whom a CancelRequest names.
+pub fn backend_key_data(process: i32, key: &[u8]) -> Vec<u8> {
+    let mut payload = process.to_be_bytes().to_vec();
+    payload.extend_from_slice(key);
+    message(b'K', &payload)
+}
+
+/// `R` that offers these SASL mechanisms.
+pub fn sasl_mechanisms<'n>(names: impl IntoIterator<Item = &'n [u8]>) -> Vec<u8> {
+    let mut payload = 10_i32.to_be_bytes().to_vec();
+    for name in names {
+        push_text(&mut payload, name);
+    }
+    payload.push(0);
+    message(b'R', &payload)
+}
+
+/// `f`.
+pub fn copy_fail(reason: &[u8]) -> Vec<u8> {
+    let mut payload = vec![];
+    push_text(&mut payload, reason);
+    message(b'f', &payload)
+}
+
+/// `X`.
+pub fn terminate() -> Vec<u8> {
+    message(b'X', &[])
 }
 
 /// `Q`.

@@ -57,6 +57,7 @@ impl Session {
             asks: false,
             span: self.open_span().map_or(self.next_span, |span| span.id),
             rolled_back: self.rolled_back,
+            may_commit: false,
             kind,
             steps: vec![],
             names: vec![],
@@ -77,8 +78,17 @@ impl Session {
 
     /// Whether the gate is asked before the next statement is forwarded.
     fn asks(&self) -> bool {
-        let alone = self.spans.iter().filter(|span| span.ended).count() == 0;
-        !self.ahead.scope.in_transaction() || !alone
+        !self.ahead.scope.in_transaction() || self.is_behind()
+    }
+
+    /// Whether something that was forwarded may fail yet without what comes next being skipped.
+    fn is_behind(&self) -> bool {
+        self.spans.iter().any(|span| span.ended)
+    }
+
+    /// Whether a transaction may end with these runs, after which the state is this one.
+    fn may_commit(&self, runs: &[Run], after: &State) -> bool {
+        !after.is_explicit() || self.is_behind() || runs.iter().any(|run| commits(&run.statement))
     }
 
     /// Whether a run has tickets that the gate was not asked for.
@@ -103,6 +113,7 @@ impl Session {
             self.add_run(&mut considered, &mut state, statement, changes, &comment)?;
         }
         considered.asks |= self.has_new_tickets(&considered.runs);
+        considered.may_commit = self.may_commit(&considered.runs, &state);
         Ok(considered)
     }
 
@@ -269,6 +280,7 @@ impl Session {
             let none = Tickets::default();
             self.add_run(&mut considered, &mut state, &Arc::new(why), vec![], &none)?;
             considered.steps.push(Step::Statement(None));
+            considered.may_commit = true;
             return Ok(considered);
         }
         for (at, bound) in candidates.iter().flatten().enumerate() {
@@ -280,6 +292,7 @@ impl Session {
             let comment = &bound.prepared.comment;
             let changes = bound.changes.clone();
             self.add_run(&mut considered, &mut state, statement, changes, comment)?;
+            considered.may_commit |= self.may_commit(&considered.runs, &state);
             if let Class::Unknown(_) = statement.class {
                 considered.steps.push(Step::Statement(None));
             }
@@ -308,10 +321,25 @@ impl Session {
                 search_path: now.known_path(),
             }],
             asks: self.asks(),
+            may_commit: !self.ahead.is_explicit() || self.is_behind(),
             steps: vec![Step::Function],
             ..self.considered(Kind::Query)
         }
     }
+}
+
+/// Whether a statement may make effective what was written, or writes outside of its transaction.
+fn commits(statement: &Statement) -> bool {
+    let control = matches!(
+        &statement.class,
+        Class::Transaction(
+            TransactionControl::Commit { .. }
+                | TransactionControl::Prepare(_)
+                | TransactionControl::CommitPrepared(_)
+                | TransactionControl::RollbackPrepared(_)
+        )
+    );
+    control || statement.class == Class::Maintenance || statement.may_commit_inside()
 }
 
 /// The statements that earlier runs of the same text prepare under a name.

@@ -126,6 +126,9 @@ pub struct Considered {
     /// The proxy rolled this session's transaction back: refuse it with the reason, unless
     /// [`Considered::only_rolls_back`].
     pub rolled_back: bool,
+    /// What was written in the transaction may take effect with it: its permits are released
+    /// before it is forwarded. Not where a block stays open after it.
+    pub may_commit: bool,
     kind: Kind,
     steps: Vec<Step>,
     names: Vec<Name>,
@@ -245,6 +248,22 @@ impl Session {
     /// that wait for their Sync.
     pub fn in_transaction(&self) -> bool {
         self.certain.scope.in_transaction()
+    }
+
+    /// Whether the server waits for CopyData.
+    pub fn is_copying(&self) -> bool {
+        self.copying
+    }
+
+    /// Whether the server has a block open, as far as it has told: a transaction that a ROLLBACK can
+    /// end at once.
+    pub fn in_block(&self) -> bool {
+        self.certain.is_explicit()
+    }
+
+    /// The first span that has not ended.
+    pub fn awaited_span(&self) -> Option<SpanId> {
+        self.spans.front().map(|span| span.id)
     }
 
     /// What is certain about the bytes of the next text.

@@ -227,18 +227,46 @@ fn call_change(call: &SetConfig, bind: Option<&Bind<'_>>) -> Result<Option<Chang
     }
 }
 
-/// The members of a path in one text, as `SplitIdentifierString` splits it; `None` where a quote
-/// makes that more than splitting at commas.
-fn split_path(text: &str) -> Option<Arc<[Box<str>]>> {
-    if text.contains('"') && text.trim() != "\"$user\", public" {
-        return None;
+/// The members of a path in one text, as the server's `SplitIdentifierString` splits it; `None`
+/// where it would refuse it.
+pub(super) fn split_path(text: &str) -> Option<Arc<[Box<str>]>> {
+    let mut members: Vec<Box<str>> = vec![];
+    let mut rest = text.trim_start();
+    if rest.is_empty() {
+        return Some(members.into());
     }
-    let members = text
-        .split(',')
-        .map(str::trim)
-        .filter(|name| !name.is_empty());
-    let member = |name: &str| name.trim_matches('"').to_ascii_lowercase().into();
-    Some(members.map(member).collect())
+    loop {
+        let (member, behind) = split_name(rest)?;
+        members.push(member.into());
+        let behind = behind.trim_start();
+        if behind.is_empty() {
+            return Some(members.into());
+        }
+        rest = behind.strip_prefix(',')?.trim_start();
+    }
+}
+
+/// A name, quoted or folded, and what is behind it.
+fn split_name(text: &str) -> Option<(String, &str)> {
+    if !text.starts_with('"') {
+        let ends = |char: char| char == ',' || char.is_ascii_whitespace();
+        let end = text.find(ends).unwrap_or(text.len());
+        let (name, behind) = text.split_at(end);
+        return (!name.is_empty()).then(|| (name.to_ascii_lowercase(), behind));
+    }
+    let (mut name, mut rest) = (String::new(), &text[1..]);
+    loop {
+        let (part, behind) = rest.split_once('"')?;
+        name.push_str(part);
+        // A doubled quote stands for one.
+        match behind.strip_prefix('"') {
+            Some(behind) => {
+                name.push('"');
+                rest = behind;
+            }
+            None => return Some((name, behind)),
+        }
+    }
 }
 
 /// A text without its tickets: `show` says what stands in their place. `None` where it has none.

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use super::Tickets;
-use crate::protocol::postgres::classify::Isolation;
+use super::change::split_path;
+use crate::protocol::postgres::classify::{Isolation, isolation as level_of};
 
 /// Most savepoints of one transaction.
 pub const SAVEPOINTS_MAX: usize = 65_536;
@@ -59,6 +60,18 @@ impl Settings {
             role_changed: false,
             set: SetHere::default(),
         }
+    }
+
+    /// What a session begins with, as the server's SHOW tells `search_path` and
+    /// `default_transaction_isolation`. What was not told counts as the stricter.
+    pub fn of_server(
+        tickets: Tickets,
+        search_path: Option<&str>,
+        isolation: Option<&str>,
+    ) -> Settings {
+        let search_path = search_path.and_then(split_path);
+        let isolation = isolation.map_or(Isolation::OneSnapshot, level_of);
+        Settings::new(tickets, search_path, isolation)
     }
 }
 

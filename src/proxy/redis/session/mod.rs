@@ -31,13 +31,13 @@ use self::revoke::Revocation;
 use super::RedisListening;
 use super::backend::{OpenError, Opened};
 use super::flights::{Flights, Load};
-use super::slots::Slots;
 use crate::protocol::Refusal;
 use crate::protocol::redis::{
     CommandTable, Conversation, ConversationSettings, ReplyScanner, RequestLimits, RequestScanner,
     refusal_reply,
 };
 use crate::proxy::accept::Visit;
+use crate::proxy::slots::Slots;
 
 /// Bytes that wait to be sent, on either side, before the other side is not read any more.
 const WAITING_BYTES_MAX: usize = 256 << 10;

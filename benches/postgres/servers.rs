@@ -1,0 +1,238 @@
+//! Postgres and the proxies in front of it, one worker each.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ringfence::lock_name::LockName;
+use ringfence::ticket::{SealScope, SigningKey, Ticket};
+use ringfence::token::Token;
+use rustix::process::geteuid;
+
+use super::postgres::{APP, CONTROL, Options, Postgres, programs};
+use super::process::{Server, free_port};
+use super::serve;
+
+const INSTANCE: &str = "bench";
+const LOCK: &str = "bench";
+/// Backends, for the idle connections.
+const CONNECTIONS_MAX: u32 = 1200;
+/// Of pgbench: with fewer branches most transactions of 64 connections wait for a row.
+const SCALE: &str = "20";
+
+/// What is measured, and where it listens.
+pub struct Contender {
+    /// What it is called in the tables.
+    pub name: &'static str,
+    pub port: u16,
+    /// What its clients present.
+    pub ticket: Option<String>,
+    /// None: Postgres itself.
+    proxy: Option<Rc<Server>>,
+}
+
+impl Contender {
+    /// Processor time that the proxy took so far; none without one.
+    pub fn cpu(&self) -> Duration {
+        self.proxy.as_ref().map_or(Duration::ZERO, |it| it.cpu())
+    }
+
+    /// The proxy, if it is one.
+    pub fn proxy(&self) -> Option<&Server> {
+        self.proxy.as_deref()
+    }
+}
+
+/// A server with pgbench's tables, without fsync: the disk is not what is compared.
+pub fn postgres() -> Postgres {
+    let settings = [
+        ("max_connections", CONNECTIONS_MAX.to_string()),
+        ("shared_buffers", "512MB".to_owned()),
+        ("max_wal_size", "4GB".to_owned()),
+        ("track_commit_timestamp", "off".to_owned()),
+    ];
+    let server = Postgres::start_with(Options {
+        settings: settings.to_vec(),
+        ..Options::default()
+    });
+    let mut command = Command::new(programs().join("pgbench"));
+    command
+        .args(["-h", "127.0.0.1", "-p", &server.address.port().to_string()])
+        .args(["-U", APP, "-i", "-q", "-s", SCALE, APP]);
+    let made = command.output().expect("pgbench");
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    server
+}
+
+/// Postgres, then every proxy in front of it.
+pub fn start_all(server: &Postgres, dir: &Path) -> Vec<Contender> {
+    let upstream = server.address.port();
+    let direct = Contender {
+        name: "direct",
+        port: upstream,
+        ticket: None,
+        proxy: None,
+    };
+    let mut all = vec![direct, pgbouncer(dir, upstream), haproxy(dir, upstream)];
+    all.extend(ringfence(dir, upstream));
+    all
+}
+
+fn contender(name: &'static str, server: Server, port: u16) -> Contender {
+    Contender {
+        name,
+        port,
+        ticket: None,
+        proxy: Some(Rc::new(server)),
+    }
+}
+
+fn pgbouncer(dir: &Path, upstream: u16) -> Contender {
+    let port = free_port();
+    let text = format!(
+        "[databases]
+{APP} = host=127.0.0.1 port={upstream} user={APP}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = session
+max_client_conn = {CONNECTIONS_MAX}
+default_pool_size = {CONNECTIONS_MAX}
+ignore_startup_parameters = extra_float_digits
+"
+    );
+    let config = written(dir, "pgbouncer.ini", &text);
+    // It refuses to run as root.
+    let mut command = match geteuid().is_root() {
+        false => Command::new("pgbouncer"),
+        true => {
+            let own = Command::new("chown")
+                .arg("-R")
+                .arg("postgres")
+                .arg(dir)
+                .status();
+            assert!(own.is_ok_and(|status| status.success()), "chown failed");
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
+            command.arg("pgbouncer");
+            command
+        }
+    };
+    command.arg("-q").arg(&config);
+    let server = Server::start("pgbouncer", &mut command, dir, &[port]);
+    contender("pgbouncer, session", server, port)
+}
+
+fn haproxy(dir: &Path, upstream: u16) -> Contender {
+    let port = free_port();
+    let text = format!(
+        "global
+           nbthread 1
+           maxconn {CONNECTIONS_MAX}
+         defaults
+           mode tcp
+           timeout connect 5s
+           timeout client 300s
+           timeout server 300s
+           maxconn {CONNECTIONS_MAX}
+         listen postgres
+           bind 127.0.0.1:{port}
+           server postgres 127.0.0.1:{upstream}
+"
+    );
+    let config = written(dir, "haproxy.cfg", &text);
+    let mut command = Command::new("haproxy");
+    // In the foreground and without a master, so that its pid is the child's.
+    command.arg("-db").arg("-f").arg(&config);
+    let server = Server::start("haproxy", &mut command, dir, &[port]);
+    contender("haproxy tcp", server, port)
+}
+
+/// One proxy process with an open and a fenced listener, and one that keeps its watermarks in the
+/// backend.
+fn ringfence(dir: &Path, upstream: u16) -> Vec<Contender> {
+    let key = SigningKey::generate();
+    let (open, fenced, shared) = (free_port(), free_port(), free_port());
+    let embedded = [("open", open, ""), ("fenced", fenced, RULE)];
+    let server = serving(dir, "embedded", &key, upstream, &embedded);
+    let listener = |name, port, ticket, proxy: &Rc<Server>| Contender {
+        name,
+        port,
+        ticket,
+        proxy: Some(Rc::clone(proxy)),
+    };
+    let own = Some(ticket(&key));
+    let mut all = vec![
+        listener("ringfence, no rule", open, None, &server),
+        listener("ringfence, fenced", fenced, own.clone(), &server),
+    ];
+    if BACKEND_STORE {
+        let backend = [("shared", shared, RULE)];
+        let server = serving(dir, "backend", &key, upstream, &backend);
+        all.push(listener("ringfence, backend store", shared, own, &server));
+    }
+    all
+}
+
+/// Whether this version has it.
+const BACKEND_STORE: bool = false;
+
+const RULE: &str = "[[listener.rule]]\nlock = \"bench\"\ndatabase = \"app\"\n";
+
+/// A proxy with these listeners: their name, port and rules.
+fn serving(
+    dir: &Path,
+    store: &str,
+    key: &SigningKey,
+    upstream: u16,
+    listeners: &[(&str, u16, &str)],
+) -> Rc<Server> {
+    let keys = written(dir, "keys.txt", &(key.verifying().to_text() + "\n"));
+    let password = written(dir, "control.password", CONTROL.1);
+    let mut text = format!(
+        "instance = \"{INSTANCE}\"\ndata_dir = {:?}\n[tickets]\nkeys = {keys:?}\n\
+         [watermarks]\nstore = \"{store}\"\n[admin]\nlisten = \"127.0.0.1:{}\"\n",
+        dir.join(store),
+        free_port(),
+    );
+    for (name, port, rule) in listeners {
+        text += &format!(
+            "[[listener]]\nname = \"{name}\"\nprotocol = \"postgres\"\n\
+             listen = \"127.0.0.1:{port}\"\nupstream = \"127.0.0.1:{upstream}\"\n{rule}\
+             [listener.control]\nuser = \"{}\"\npassword_file = {password:?}\n",
+            CONTROL.0,
+        );
+    }
+    let config = written(dir, &format!("{store}.toml"), &text);
+    let program = std::env::current_exe().expect("this program's path");
+    let mut command = Command::new(program);
+    command.arg(serve::ARGUMENT).arg(&config);
+    let ports: Vec<u16> = listeners.iter().map(|(_, port, _)| *port).collect();
+    let name = format!("ringfence-{store}");
+    Rc::new(Server::start(&name, &mut command, dir, &ports))
+}
+
+/// A ticket of the lock that the rule names.
+fn ticket(key: &SigningKey) -> String {
+    key.sign_ticket(&Ticket {
+        lock: LockName::new(LOCK).expect("a lock name"),
+        token: Token::new(33).expect("a token"),
+        holder: "bench".to_owned(),
+        session: "bench".to_owned(),
+        issued_unix_ms: 0,
+        seal: SealScope::Required(vec![INSTANCE.to_owned()]),
+    })
+}
+
+fn written(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::write(&path, text).expect("a configuration file");
+    path
+}

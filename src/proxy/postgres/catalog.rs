@@ -1,0 +1,217 @@
+//! What each database of the server has: its catalog, loaded over a connection of its own and kept
+//! for as long as it may be right.
+//!
+//! It is loaded again when a session has forwarded something that changes it
+//! ([`Database::outdated`]), when a name is not in it ([`Database::newer_than`]), and when it is
+//! too old: what others change at the server is seen by then. In use it is refreshed in the
+//! background at half of that age, so that no statement waits for it.
+//!
+//! Invariant: no statement is resolved against a catalog that is older than the listener's
+//! `catalog_age_max`, or whose loading began before a change that this listener's sessions are
+//! known to have made.
+
+mod load;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::time::Instant;
+
+use super::control::{Control, ControlError};
+use crate::protocol::postgres::resolve::Catalog;
+
+/// Most databases whose catalogs are kept.
+const DATABASES_MAX: usize = 1024;
+/// How old a catalog is at least when it is loaded again for a name that it lacks: statements with
+/// such names may come as fast as they like.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// How long loading may take.
+const LOAD_MAX: Duration = Duration::from_secs(30);
+
+/// Why there is no catalog: nothing can be resolved.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// The server does not tell.
+    #[error("the catalog of database {database:?} cannot be loaded: {source}")]
+    Unloaded {
+        /// The database.
+        database: String,
+        /// Why.
+        source: ControlError,
+    },
+    /// There are too many databases.
+    #[error("the catalogs of {DATABASES_MAX} databases are kept, and no more")]
+    TooMany,
+}
+
+/// The catalogs of one server. Cheap to clone.
+#[derive(Clone)]
+pub struct Catalogs {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    control: Control,
+    age_max: Duration,
+    databases: Mutex<HashMap<Box<str>, Arc<Database>>>,
+}
+
+/// One database's catalog: sessions keep it at hand.
+pub struct Database {
+    name: Box<str>,
+    control: Control,
+    age_max: Duration,
+    loaded: ArcSwapOption<Loaded>,
+    /// Counts what makes the catalog outdated. SeqCst with the loads of it: a load that begins
+    /// after a count sees the change that was counted, since the change was made before.
+    changes: AtomicU64,
+    loading: tokio::sync::Mutex<()>,
+}
+
+struct Loaded {
+    catalog: Arc<Catalog>,
+    /// When loading began.
+    at: Instant,
+    /// The changes that had been counted then.
+    changes: u64,
+}
+
+impl Catalogs {
+    /// None yet.
+    pub fn new(control: Control, age_max: Duration) -> Catalogs {
+        Catalogs {
+            shared: Arc::new(Shared {
+                control,
+                age_max,
+                databases: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The database of this name, which a session is in.
+    pub fn database(&self, name: &str) -> Result<Arc<Database>, CatalogError> {
+        let shared = &self.shared;
+        let mut databases = shared
+            .databases
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = databases.get(name) {
+            return Ok(Arc::clone(known));
+        }
+        if databases.len() >= DATABASES_MAX {
+            // One that no session has at hand is loaded anew when it is wanted again.
+            databases.retain(|_, database| Arc::strong_count(database) > 1);
+        }
+        if databases.len() >= DATABASES_MAX {
+            return Err(CatalogError::TooMany);
+        }
+        let database = Arc::new(Database {
+            name: name.into(),
+            control: shared.control.clone(),
+            age_max: shared.age_max,
+            loaded: ArcSwapOption::empty(),
+            changes: AtomicU64::new(0),
+            loading: tokio::sync::Mutex::default(),
+        });
+        databases.insert(name.into(), Arc::clone(&database));
+        Ok(database)
+    }
+}
+
+impl Database {
+    /// Its catalog, if it may be used at this instant.
+    pub fn current(self: &Arc<Database>) -> Option<Arc<Catalog>> {
+        let loaded = self.loaded.load();
+        let loaded = loaded.as_ref()?;
+        if loaded.changes != self.changes.load(Ordering::SeqCst) {
+            return None;
+        }
+        let age = loaded.at.elapsed();
+        if age > self.age_max {
+            return None;
+        }
+        if age > self.age_max / 2 && self.loading.try_lock().is_ok() {
+            let (database, seen) = (Arc::clone(self), Arc::clone(&loaded.catalog));
+            self.control.spawn(async move {
+                if let Err(error) = database.load_unless(|it| !Arc::ptr_eq(it, &seen)).await {
+                    tracing::warn!(%error, "a catalog is not refreshed");
+                }
+            });
+        }
+        Some(Arc::clone(&loaded.catalog))
+    }
+
+    /// Its catalog, loaded if need be.
+    pub async fn get(self: &Arc<Database>) -> Result<Arc<Catalog>, CatalogError> {
+        match self.current() {
+            Some(catalog) => Ok(catalog),
+            None => self.load_unless(|_| true).await,
+        }
+    }
+
+    /// A catalog whose loading began after that of `seen`, in which a name is missing.
+    pub async fn newer_than(
+        self: &Arc<Database>,
+        seen: &Arc<Catalog>,
+    ) -> Result<Arc<Catalog>, CatalogError> {
+        let again_at = match &*self.loaded.load() {
+            Some(loaded) if Arc::ptr_eq(&loaded.catalog, seen) => Some(loaded.at + AGAIN_AFTER),
+            _ => None,
+        };
+        if let Some(at) = again_at {
+            tokio::time::sleep_until(at).await;
+        }
+        self.load_unless(|catalog| !Arc::ptr_eq(catalog, seen))
+            .await
+    }
+
+    /// Something that changes the catalog may have been committed. To be called when its
+    /// ReadyForQuery has come, and when its session is lost before that.
+    pub fn outdated(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Loads it, one at a time; whoever has waited takes what has come meanwhile, if it will do.
+    async fn load_unless(
+        self: &Arc<Database>,
+        will_do: impl Fn(&Arc<Catalog>) -> bool,
+    ) -> Result<Arc<Catalog>, CatalogError> {
+        let _one = self.loading.lock().await;
+        let changes = self.changes.load(Ordering::SeqCst);
+        if let Some(loaded) = &*self.loaded.load()
+            && loaded.changes == changes
+            && loaded.at.elapsed() <= self.age_max
+            && will_do(&loaded.catalog)
+        {
+            return Ok(Arc::clone(&loaded.catalog));
+        }
+        let at = Instant::now();
+        let catalog = Arc::new(self.load().await?);
+        self.loaded.store(Some(Arc::new(Loaded {
+            catalog: Arc::clone(&catalog),
+            at,
+            changes,
+        })));
+        Ok(catalog)
+    }
+
+    async fn load(&self) -> Result<Catalog, CatalogError> {
+        let loading = async {
+            let client = self.control.connect(&self.name).await?;
+            load::load(&client).await
+        };
+        let loaded = match tokio::time::timeout(LOAD_MAX, loading).await {
+            Ok(loaded) => loaded,
+            Err(_) => Err(ControlError::NotNow(format!(
+                "nothing came for {LOAD_MAX:?}"
+            ))),
+        };
+        loaded.map_err(|source| CatalogError::Unloaded {
+            database: self.name.to_string(),
+            source,
+        })
+    }
+}

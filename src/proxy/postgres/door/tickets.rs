@@ -1,0 +1,97 @@
+//! Tickets of the start-up packet: verified before the server hears of the client, and never passed
+//! on. They are presented, which raises, with the session's first statement.
+
+use std::net::SocketAddr;
+
+use tokio::time::Instant;
+
+use crate::config::{Mode, Trust};
+use crate::protocol::postgres::frame::{StartupPacket, rewrite_startup};
+use crate::protocol::postgres::refusal::{Severity, refusal_error};
+use crate::protocol::postgres::ticket::{self, PARAMETER, Tickets, startup};
+use crate::protocol::{AfterRefusal, Refusal};
+use crate::proxy::postgres::{Listener, report};
+use crate::token::Token;
+
+/// What stands at the server in the place of tickets that are not genuine, where that is only noted.
+const NOT_GENUINE: &str = "invalid";
+
+/// A start-up packet without its tickets.
+pub(super) struct Taken {
+    pub(super) tickets: Tickets,
+    pub(super) packet: Vec<u8>,
+}
+
+/// Takes the tickets out. The error is the client's last.
+pub(super) async fn take(
+    listener: &Listener,
+    packet: &StartupPacket<'_>,
+    client: SocketAddr,
+) -> Result<Taken, Vec<u8>> {
+    let refused = |refusal: Refusal| {
+        let refusal = Refusal {
+            after: AfterRefusal::Close,
+            ..refusal
+        };
+        report::refusal(listener, client, &refusal, "CONNECT", None);
+        match listener.config.mode {
+            Mode::Enforce => Err(refusal_error(&refusal, Severity::Fatal)),
+            Mode::Observe => Ok(()),
+        }
+    };
+    let taken = match startup::take(packet) {
+        Ok(taken) => taken,
+        Err(refusal) => {
+            refused(refusal)?;
+            let other = |name: &[u8]| !name.eq_ignore_ascii_case(PARAMETER.as_bytes());
+            return Ok(Taken {
+                tickets: Tickets::default(),
+                packet: rewrite_startup(packet, |name, value| other(name).then(|| value.to_vec())),
+            });
+        }
+    };
+    let tickets = taken.tickets.clone();
+    // A relay looks at no statement: nothing is ever presented there.
+    if tickets.is_empty() || listener.is_relay() {
+        return Ok(Taken {
+            packet: taken.packet(packet, None),
+            tickets,
+        });
+    }
+    let shown = match shown(listener, &tickets).await {
+        Ok(shown) => shown,
+        Err(refusal) => {
+            refused(refusal)?;
+            NOT_GENUINE.to_owned()
+        }
+    };
+    Ok(Taken {
+        packet: taken.packet(packet, Some(&shown)),
+        tickets,
+    })
+}
+
+/// What the server is shown of tickets, which are verified for it.
+async fn shown(listener: &Listener, tickets: &Tickets) -> Result<String, Refusal> {
+    let texts = tickets.as_slice();
+    if listener.config.trust == Trust::Unsigned {
+        let [text] = texts else {
+            return Err(Refusal::invalid("more than one bare token is given"));
+        };
+        let token: Result<Token, _> = text.parse();
+        // The text is not repeated: it may be a signed ticket, which is a credential.
+        return token.map(|token| token.to_string()).map_err(|_| {
+            Refusal::invalid(
+                "this listener takes bare tokens: a positive integer below 2^63 is one",
+            )
+        });
+    }
+    let deadline = Instant::now() + listener.config.admit_deadline;
+    let mut genuine = vec![];
+    for text in texts {
+        genuine.push(listener.tickets.verify(text, deadline).await?);
+    }
+    Ok(ticket::shown(
+        genuine.iter().map(|ticket| (&ticket.lock, ticket.token)),
+    ))
+}

@@ -1,0 +1,166 @@
+//! Which of the session's tickets are genuine: verified once, and found again as long as the keys
+//! stay the same.
+
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use tokio::time::Instant;
+
+use crate::config::Trust;
+use crate::lock_name::LockName;
+use crate::protocol::Refusal;
+use crate::protocol::postgres::ticket::{self, Tickets};
+use crate::proxy::gates::Claim;
+use crate::proxy::postgres::Listener;
+use crate::proxy::tickets::LastTicket;
+use crate::ticket::Ticket;
+use crate::token::Token;
+
+/// Most sets of tickets that a session keeps at hand; beyond it they are verified anew.
+const SETS_MAX: usize = 8;
+
+/// A set of genuine tickets.
+#[derive(Clone)]
+pub(super) enum Genuine {
+    /// Signed: sorted by lock, each lock once.
+    Signed(Arc<[Claim]>),
+    /// A bare token, for the lock that a statement needs.
+    Bare(Token),
+}
+
+struct Set {
+    texts: Tickets,
+    lasts: Vec<LastTicket>,
+    claims: Arc<[Claim]>,
+    tickets: Vec<Arc<Ticket>>,
+}
+
+/// The sets that a session has shown.
+#[derive(Default)]
+pub(super) struct Sets(Vec<Set>);
+
+/// What is known of a set.
+pub(super) enum Look {
+    /// It is genuine.
+    Genuine(Genuine),
+    /// It is not.
+    Refused(Refusal),
+    /// Keys are to be asked for first: [`verify`].
+    Unknown,
+}
+
+impl Sets {
+    /// Verifies a set, as far as that can be done at once.
+    pub(super) fn look(&mut self, listener: &Listener, texts: &Tickets) -> Look {
+        if listener.config.trust == Trust::Unsigned {
+            return match bare(texts) {
+                Ok(token) => Look::Genuine(Genuine::Bare(token)),
+                Err(refusal) => Look::Refused(refusal),
+            };
+        }
+        let at = match self.0.iter().position(|set| set.texts == *texts) {
+            Some(at) => at,
+            None => {
+                self.0.truncate(SETS_MAX - 1);
+                let lasts = texts.as_slice().iter().map(|_| LastTicket::default());
+                let set = Set {
+                    texts: texts.clone(),
+                    lasts: lasts.collect(),
+                    claims: [].into(),
+                    tickets: vec![],
+                };
+                self.0.insert(0, set);
+                0
+            }
+        };
+        self.0[at].verify(listener)
+    }
+
+    /// The holder of a lock's ticket, for the audit.
+    pub(super) fn holder(&self, lock: &LockName) -> Option<&str> {
+        let mut tickets = self.0.iter().flat_map(|set| &set.tickets);
+        let ticket = tickets.find(|ticket| ticket.lock == *lock)?;
+        Some(&ticket.holder)
+    }
+
+    /// What the server is shown of a set that was looked at.
+    pub(super) fn shown(&self, texts: &Tickets) -> Option<String> {
+        let set = self.0.iter().find(|set| set.texts == *texts)?;
+        let tickets = set.tickets.iter();
+        Some(ticket::shown(tickets.map(|it| (&it.lock, it.token))))
+    }
+}
+
+impl Set {
+    fn verify(&mut self, listener: &Listener) -> Look {
+        // Nothing waits here: what is not known at once is asked for in its own time.
+        let deadline = Instant::now();
+        let mut changed = self.tickets.len() != self.lasts.len();
+        for (at, (text, last)) in self
+            .texts
+            .as_slice()
+            .iter()
+            .zip(&mut self.lasts)
+            .enumerate()
+        {
+            let verifying = listener.tickets.verify_again(last, text, deadline);
+            let ticket = match verifying.now_or_never() {
+                None => return Look::Unknown,
+                Some(Err(refusal)) => return Look::Refused(refusal),
+                Some(Ok(ticket)) => ticket,
+            };
+            match self.tickets.get_mut(at) {
+                Some(known) if Arc::ptr_eq(known, &ticket) => {}
+                Some(known) => (*known, changed) = (ticket, true),
+                None => self.tickets.push(ticket),
+            }
+        }
+        if changed {
+            match claims(&self.tickets) {
+                Ok(claims) => self.claims = claims,
+                Err(refusal) => {
+                    self.tickets.clear();
+                    return Look::Refused(refusal);
+                }
+            }
+        }
+        Look::Genuine(Genuine::Signed(Arc::clone(&self.claims)))
+    }
+}
+
+fn claims(tickets: &[Arc<Ticket>]) -> Result<Arc<[Claim]>, Refusal> {
+    let claim = |ticket: &Arc<Ticket>| Claim {
+        lock: ticket.lock.clone(),
+        token: ticket.token,
+        unsigned: false,
+    };
+    let mut claims: Vec<Claim> = tickets.iter().map(claim).collect();
+    claims.sort_unstable_by(|a, b| a.lock.cmp(&b.lock));
+    match claims.windows(2).find(|pair| pair[0].lock == pair[1].lock) {
+        None => Ok(claims.into()),
+        Some(pair) => {
+            let refusal = Refusal::invalid("two tickets are given for one lock");
+            Err(refusal.for_lock(pair[0].lock.clone()))
+        }
+    }
+}
+
+/// A bare integer is the token of the one lock that a statement needs.
+fn bare(texts: &Tickets) -> Result<Token, Refusal> {
+    let [text] = texts.as_slice() else {
+        return Err(Refusal::invalid("more than one bare token is given"));
+    };
+    // The text is not repeated: it may be a signed ticket, which is a credential.
+    text.parse().map_err(|_| {
+        Refusal::invalid("this listener takes bare tokens: a positive integer below 2^63 is one")
+    })
+}
+
+/// Verifies what could not be verified at once: keys are asked for, until the listener's deadline.
+pub(super) async fn verify(listener: Arc<Listener>, texts: Tickets) -> Result<(), Refusal> {
+    let deadline = Instant::now() + listener.config.admit_deadline;
+    for text in texts.as_slice() {
+        listener.tickets.verify(text, deadline).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! One client and its backend connection, in one task: whatever can go on goes on at each poll.
+//!
+//! The stages, one file each: `requests` (decode, consider, forward), `weigh` (what a message needs:
+//! genuine tickets, locks), `admit` (the gate, at once or by waiting), `hide` (no ticket leaves),
+//! `replies` (whose they are, what ends with them), `effects` (what a transaction's end brings
+//! about), `revoke` (a newer token has come), `end` (either side is gone).
+//!
+//! Invariants:
+//! - while a message waits for the gate, nothing behind it is looked at, and replies go on;
+//! - every buffer has a bound; one that is full stops the side that fills it;
+//! - nothing of the proxy's own goes between the parts of a client's message;
+//! - where the session ends with permits in flight, `Flights` has its writes proven dead.
+
+mod admit;
+mod effects;
+mod end;
+mod genuine;
+mod hide;
+mod replies;
+mod requests;
+mod revoke;
+mod settle;
+mod weigh;
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use self::admit::Admission;
+use self::effects::Effects;
+use self::end::Phase;
+use self::genuine::Sets;
+use self::revoke::Revocation;
+use self::settle::{Identity, Standing};
+use self::weigh::Resolved;
+use super::Listener;
+use super::catalog::Database;
+use super::door::{self, CancelKey, Manner, Opened, Start};
+use super::flights::Flights;
+use super::relay::Relay;
+use super::wire::{Received, Sent, Side, WAITING_BYTES_MAX};
+use crate::protocol::Refusal;
+use crate::protocol::postgres::frame::{Decoder, Side as Sender};
+use crate::protocol::postgres::session::Session as Core;
+use crate::proxy::accept::{Visit, ending};
+use crate::proxy::slots::Slots;
+
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Most bytes of a client's that wait to be dealt with: one whole message, and a read.
+const UNREAD_BYTES_MAX: usize = 2 * WAITING_BYTES_MAX;
+
+/// Serves one client until either side ends.
+pub(super) async fn serve(listener: Arc<Listener>, visit: Visit) {
+    let Visit {
+        stream,
+        client,
+        mut shutdown,
+        alive: _alive,
+    } = visit;
+    let opened = {
+        // On the heap, and gone before the session begins: handshakes take room.
+        let opening = Box::pin(door::open(&listener, stream, client));
+        let in_time = tokio::time::timeout(listener.config.limits.startup_timeout, opening);
+        tokio::select! {
+            opened = in_time => opened.ok().flatten(),
+            () = ending(&mut shutdown) => None,
+        }
+    };
+    let Some(opened) = opened else {
+        return;
+    };
+    let Opened {
+        client: side,
+        backend,
+        key,
+        manner,
+    } = opened;
+    match manner {
+        Manner::Relay => {
+            let mut relay = Relay::new(side, backend);
+            tokio::select! {
+                () = std::future::poll_fn(|cx| relay.poll(cx)) => {}
+                () = ending(&mut shutdown) => {}
+            }
+            relay.close().await;
+            drop(key);
+        }
+        Manner::Guarded(start) => {
+            let session = Session::new(listener, client, (side, backend), key, *start);
+            run(session, &mut shutdown).await;
+        }
+    }
+}
+
+async fn run(session: Box<Session>, shutdown: &mut tokio::sync::watch::Receiver<bool>) {
+    let mut session = session;
+    let ended = tokio::select! {
+        () = std::future::poll_fn(|cx| session.poll(cx)) => true,
+        () = ending(shutdown) => false,
+    };
+    if !ended {
+        session.farewell();
+        let rest = std::future::poll_fn(|cx| session.poll(cx));
+        // What is in flight after it is in doubt, and its session condemned.
+        let _ = tokio::time::timeout(end::FAREWELL_MAX, rest).await;
+    }
+    // The last words, if there is anybody.
+    let words = session.client.send_all();
+    if let Ok(Ok(())) = tokio::time::timeout(end::FAREWELL_MAX, words).await {
+        session.client.close().await;
+    }
+}
+
+struct Session {
+    listener: Arc<Listener>,
+    address: SocketAddr,
+    client: Side,
+    backend: Side,
+    requests: Decoder,
+    replies: Decoder,
+    core: Core,
+    /// What becomes of the rest of a client's long message.
+    streamed: Option<requests::Streamed>,
+    /// What becomes of the rest of a server's long message.
+    delivered: Option<replies::Delivered>,
+    identity: Identity,
+    standing: Standing,
+    /// The current role, as far as the session's path names it.
+    user: Box<str>,
+    database: Arc<Database>,
+    /// Temporary relations that the session has made.
+    temporary: Vec<Box<str>>,
+    resolved: Resolved,
+    sets: Sets,
+    slots: Slots,
+    admission: Admission,
+    flights: Flights,
+    effects: Effects,
+    revocation: Revocation,
+    /// Why the last transaction was rolled back under the client.
+    lost_to: Option<Refusal>,
+    phase: Phase,
+    _key: Option<CancelKey>,
+}
+
+impl Session {
+    fn new(
+        listener: Arc<Listener>,
+        address: SocketAddr,
+        (client, backend): (Side, Side),
+        key: Option<CancelKey>,
+        start: Start,
+    ) -> Box<Session> {
+        let mut core = Core::new(start.settings);
+        for (name, value) in &start.parameters {
+            core.parameter(name, value);
+        }
+        let flights = Flights::new(listener.sessions.clone(), listener.evictor.clone());
+        Box::new(Session {
+            address,
+            client,
+            backend,
+            requests: Decoder::new(Sender::Client),
+            replies: Decoder::new(Sender::Server),
+            core,
+            streamed: None,
+            delivered: None,
+            identity: Identity {
+                pid: start.pid,
+                port: start.port,
+                login: start.login.into(),
+                database: start.database.into(),
+            },
+            standing: Standing::Unknown,
+            user: start.user.into(),
+            database: start.catalog,
+            temporary: vec![],
+            resolved: Resolved::default(),
+            sets: Sets::default(),
+            slots: Slots::default(),
+            admission: Admission::default(),
+            flights,
+            effects: Effects::default(),
+            revocation: Revocation::default(),
+            lost_to: None,
+            phase: Phase::Open,
+            _key: key,
+            listener,
+        })
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let mut moved = self.poll_admission(cx);
+            // Before the next message: a transaction of an older token ends first.
+            moved |= self.is_revoked() && self.poll_revocation(cx);
+            moved |= self.take_requests();
+            moved |= self.poll_send_backend(cx);
+            moved |= self.poll_receive_backend(cx);
+            moved |= self.poll_send_client(cx);
+            moved |= self.poll_receive_client(cx);
+            moved |= self.poll_phase(cx);
+            moved |= !moved && self.poll_revocation(cx);
+            if self.phase == Phase::Over {
+                return Poll::Ready(());
+            }
+            if !moved {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn poll_send_backend(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.phase.has_backend() {
+            return false;
+        }
+        match self.backend.poll_send(cx) {
+            Sent::Nothing => false,
+            Sent::Some => true,
+            // What it has sent before is still read: reading tells the end.
+            Sent::Failed => {
+                self.backend.waiting.clear();
+                false
+            }
+        }
+    }
+
+    fn poll_send_client(&mut self, cx: &mut Context<'_>) -> bool {
+        match self.client.poll_send(cx) {
+            Sent::Nothing => false,
+            Sent::Some => true,
+            Sent::Failed => {
+                self.client.waiting.clear();
+                self.desert()
+            }
+        }
+    }
+
+    fn poll_receive_client(&mut self, cx: &mut Context<'_>) -> bool {
+        // Also while nothing is taken: the client's end must be seen. What it sends waits here.
+        if self.client.received.len() >= UNREAD_BYTES_MAX || !self.phase.has_client() {
+            return false;
+        }
+        match self.client.poll_receive(cx) {
+            Received::Nothing => false,
+            Received::Some => true,
+            Received::Ended => self.desert(),
+        }
+    }
+
+    fn poll_receive_backend(&mut self, cx: &mut Context<'_>) -> bool {
+        let full = self.client.is_full() && self.phase.has_client();
+        if full || !self.phase.has_backend() {
+            return false;
+        }
+        match self.backend.poll_receive(cx) {
+            Received::Nothing => false,
+            Received::Some => {
+                self.take_replies();
+                true
+            }
+            Received::Ended => {
+                self.backend_ended();
+                true
+            }
+        }
+    }
+}
+
+type Waiting<T> = Pin<Box<dyn Future<Output = Result<T, Refusal>> + Send>>;

@@ -1,0 +1,417 @@
+//! What a message needs: its tickets, genuine; the locks that rules ask for; and what its end will
+//! bring about.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::effects::Ending;
+use super::genuine::{Genuine, Look};
+use super::{Session, admit::Admitted, settle};
+use crate::config::Mode;
+use crate::lock_name::LockName;
+use crate::protocol::Refusal;
+use crate::protocol::postgres::classify::{
+    Class, Effect, Statement, TEXT_BYTES_CACHED_MAX, TransactionControl,
+};
+use crate::protocol::postgres::resolve::{Catalog, Required, Resolution, View, resolve};
+use crate::protocol::postgres::session::{Considered, Run, SpanId};
+use crate::protocol::postgres::ticket::Tickets;
+use crate::proxy::gates::Claim;
+use crate::token::Token;
+
+/// Most resolutions that a session keeps at hand.
+const RESOLVED_MAX: usize = 64;
+/// Most temporary relations of a session that are known by name.
+const TEMPORARY_MAX: usize = 10_000;
+
+/// What becomes of a message.
+pub(super) enum Weighed {
+    /// It is not known yet.
+    Later,
+    Refused(Refusal),
+    Passed(Ending),
+}
+
+/// What the gate is asked for.
+pub(super) struct Needs {
+    /// Every ticket of its runs: sorted by lock.
+    pub(super) claims: Arc<[Claim]>,
+    /// A rule covers what it writes.
+    pub(super) writes: bool,
+    pub(super) asks: bool,
+    pub(super) span: SpanId,
+    pub(super) may_commit: bool,
+}
+
+/// Why what a message needs is not told.
+enum Untold {
+    Later,
+    /// Observing, nothing is waited for.
+    Unobserved,
+    Refused(Refusal),
+}
+
+impl From<Refusal> for Untold {
+    fn from(refusal: Refusal) -> Untold {
+        Untold::Refused(refusal)
+    }
+}
+
+/// What was found for the statements that come again and again.
+#[derive(Default)]
+pub(super) struct Resolved {
+    /// Against this catalog, with so many temporary relations.
+    against: Option<(Arc<Catalog>, usize)>,
+    /// Observing, the catalog is on its way.
+    loads: bool,
+    /// By the addresses of statement and path, which are kept alive beside.
+    known: HashMap<(usize, usize), Kept>,
+}
+
+struct Kept {
+    resolution: Arc<Resolution>,
+    _statement: Arc<Statement>,
+    _path: Option<Arc<[Box<str>]>>,
+}
+
+fn key(run: &Run) -> (usize, usize) {
+    let path = run.search_path.as_ref();
+    let path = path.map_or(0, |path| Arc::as_ptr(path).cast::<u8>() as usize);
+    (Arc::as_ptr(&run.statement) as usize, path)
+}
+
+impl Session {
+    /// Decides on a message, as far as that can be done now. Passed: its permits are taken.
+    pub(super) fn weigh(&mut self, considered: &Considered) -> Weighed {
+        let enforces = self.listener.config.mode == Mode::Enforce;
+        if considered.rolled_back && !considered.only_rolls_back() {
+            return Weighed::Refused(self.lost_refusal());
+        }
+        if considered.runs.is_empty() || considered.only_rolls_back() {
+            return Weighed::Passed(Ending::default());
+        }
+        if let Some(refusal) = self.admission.take_refused() {
+            return self.refused(refusal, considered);
+        }
+        if let Some(refusal) = self.flights.revoked() {
+            return Weighed::Refused(refusal);
+        }
+        let (needs, ending) = match self.needs(considered) {
+            Ok(told) => told,
+            Err(Untold::Later) => return Weighed::Later,
+            Err(Untold::Unobserved) => return Weighed::Passed(Ending::default()),
+            Err(Untold::Refused(refusal)) => return self.refused(refusal, considered),
+        };
+        if !enforces {
+            self.observe(considered, &needs);
+            return Weighed::Passed(ending);
+        }
+        match self.admit(&needs) {
+            Admitted::Later => Weighed::Later,
+            Admitted::Refused(refusal) => Weighed::Refused(refusal),
+            Admitted::Passed => Weighed::Passed(ending),
+        }
+    }
+
+    /// Observing, what enforcing would refuse is written down and passes.
+    fn refused(&mut self, refusal: Refusal, considered: &Considered) -> Weighed {
+        match self.listener.config.mode {
+            Mode::Enforce => Weighed::Refused(refusal),
+            Mode::Observe => {
+                self.report(&refusal, operation_of(considered));
+                Weighed::Passed(Ending::default())
+            }
+        }
+    }
+
+    fn observe(&mut self, considered: &Considered, needs: &Needs) {
+        for claim in needs.claims.iter() {
+            let shadows = &self.listener.shadows;
+            if let Some(watermark) = shadows.observe(&claim.lock, claim.token) {
+                let watermark = Token::new(watermark);
+                let refusal = Refusal::stale(claim.lock.clone(), claim.token, watermark);
+                self.report(&refusal, operation_of(considered));
+            }
+        }
+    }
+
+    fn needs(&mut self, considered: &Considered) -> Result<(Needs, Ending), Untold> {
+        let mut ending = Ending::default();
+        let mut claims: Arc<[Claim]> = [].into();
+        let mut writes = false;
+        for run in &considered.runs {
+            let needed = self.locks_of(run, &mut ending)?;
+            let of_run = self.claims_of(run, &needed)?;
+            if let Some(lock) = missing(&needed, &of_run) {
+                return Err(Refusal::missing(lock.clone()).into());
+            }
+            self.note_prepare(run, &of_run, &mut ending)?;
+            writes |= !needed.is_empty();
+            join(&mut claims, of_run);
+        }
+        let needs = Needs {
+            claims,
+            writes,
+            asks: considered.asks,
+            span: considered.span,
+            may_commit: considered.may_commit,
+        };
+        Ok((needs, ending))
+    }
+
+    /// The locks that a run needs a current ticket for.
+    fn locks_of(&mut self, run: &Run, ending: &mut Ending) -> Result<Vec<LockName>, Untold> {
+        if let Class::Transaction(control) = &run.statement.class {
+            return self.locks_of_control(control, ending);
+        }
+        let resolution = self.resolution_of(run)?;
+        ending.distrusts |= resolution.everything.is_some();
+        ending.defines |= defines(&run.statement);
+        let executed = run.executed.iter().map(|it| &**it);
+        for statement in executed.chain([&*run.statement]) {
+            let made = statement.uses.targets.iter();
+            let made = made.filter(|it| it.effect == Effect::Create { temporary: true });
+            ending
+                .temporary
+                .extend(made.map(|it| it.relation.name.clone()));
+        }
+        match &resolution.required {
+            Required::Read | Required::Temporary => Ok(vec![]),
+            Required::Write(locks) => Ok(locks.clone()),
+            Required::Unclassified(why) => Err(Refusal::unclassified(*why).into()),
+        }
+    }
+
+    fn locks_of_control(
+        &self,
+        control: &TransactionControl,
+        ending: &mut Ending,
+    ) -> Result<Vec<LockName>, Untold> {
+        let (TransactionControl::CommitPrepared(gid) | TransactionControl::RollbackPrepared(gid)) =
+            control
+        else {
+            return Ok(vec![]);
+        };
+        match self.listener.prepared.look(gid) {
+            Some(known) => {
+                ending.ends_prepared = Some((gid.clone(), known.last));
+                Ok(known.locks)
+            }
+            // Nothing, or what somebody has prepared past this proxy.
+            None => match self
+                .listener
+                .config
+                .rules
+                .everything(&self.identity.database)
+            {
+                Required::Write(locks) => Ok(locks),
+                _ => {
+                    let why = "what is prepared under this name is not known here";
+                    Err(Refusal::unclassified(why).into())
+                }
+            },
+        }
+    }
+
+    /// PREPARE TRANSACTION is for those who hold a ticket, and is on disk before it is forwarded.
+    fn note_prepare(
+        &mut self,
+        run: &Run,
+        claims: &Arc<[Claim]>,
+        ending: &mut Ending,
+    ) -> Result<(), Untold> {
+        let Class::Transaction(TransactionControl::Prepare(gid)) = &run.statement.class else {
+            return Ok(());
+        };
+        if claims.is_empty() {
+            let why = "a transaction is prepared under a ticket only: who ends it must hold one";
+            return Err(Refusal::unclassified(why).into());
+        }
+        if self.listener.config.mode == Mode::Observe {
+            return Ok(());
+        }
+        match self.admission.recorded {
+            Some(used) => {
+                ending.prepares = Some((gid.clone(), used));
+                Ok(())
+            }
+            None => {
+                self.begin_recording(gid, Arc::clone(claims));
+                Err(Untold::Later)
+            }
+        }
+    }
+
+    fn resolution_of(&mut self, run: &Run) -> Result<Arc<Resolution>, Untold> {
+        let loaded = self.admission.catalog.clone();
+        let observes = self.listener.config.mode == Mode::Observe;
+        let Some(catalog) = loaded.or_else(|| self.database.current()) else {
+            if observes {
+                self.load_aside();
+                return Err(Untold::Unobserved);
+            }
+            self.begin_loading(None);
+            return Err(Untold::Later);
+        };
+        self.resolved.loads = false;
+        let against = (Arc::as_ptr(&catalog), self.temporary.len());
+        let same = self.resolved.against.as_ref();
+        if !same.is_some_and(|(known, made)| (Arc::as_ptr(known), *made) == against) {
+            self.resolved.known.clear();
+            self.resolved.against = Some((Arc::clone(&catalog), against.1));
+        }
+        if run.executed.is_empty()
+            && let Some(kept) = self.resolved.known.get(&key(run))
+        {
+            return Ok(Arc::clone(&kept.resolution));
+        }
+        let view = View {
+            catalog: &catalog,
+            database: &self.identity.database,
+            user: &self.user,
+            search_path: run.search_path.as_deref(),
+            temporary: &self.temporary,
+        };
+        let rules = &self.listener.config.rules;
+        let resolution = resolve(&run.statement, &run.executed, &view, rules);
+        if resolution.missing && !self.admission.reloaded && !observes {
+            self.begin_loading(Some(catalog));
+            return Err(Untold::Later);
+        }
+        let resolution = Arc::new(resolution);
+        // A long text is full of data and comes once.
+        let short = run.statement.span.len() <= TEXT_BYTES_CACHED_MAX;
+        if run.executed.is_empty() && !resolution.missing && short {
+            if self.resolved.known.len() >= RESOLVED_MAX {
+                self.resolved.known.clear();
+            }
+            let kept = Kept {
+                resolution: Arc::clone(&resolution),
+                _statement: Arc::clone(&run.statement),
+                _path: run.search_path.clone(),
+            };
+            self.resolved.known.insert(key(run), kept);
+        }
+        Ok(resolution)
+    }
+
+    /// Has the catalog loaded while nobody waits for it.
+    fn load_aside(&mut self) {
+        if std::mem::replace(&mut self.resolved.loads, true) {
+            return;
+        }
+        let database = Arc::clone(&self.database);
+        self.listener.control.spawn(async move {
+            if let Err(error) = database.get().await {
+                settle::not_loaded(&error);
+            }
+        });
+    }
+
+    /// The claims of a run: those in its comment, and those of its session for the other locks.
+    fn claims_of(&mut self, run: &Run, needed: &[LockName]) -> Result<Arc<[Claim]>, Untold> {
+        let of_session = self.claims_in(&run.tickets, needed)?;
+        if run.comment.is_empty() {
+            return Ok(of_session);
+        }
+        let of_comment = self.claims_in(&run.comment, needed)?;
+        let mut claims = of_comment.to_vec();
+        let others = of_session.iter();
+        let others = others.filter(|claim| !of_comment.iter().any(|it| it.lock == claim.lock));
+        claims.extend(others.cloned());
+        claims.sort_unstable_by(|a, b| a.lock.cmp(&b.lock));
+        Ok(claims.into())
+    }
+
+    fn claims_in(&mut self, texts: &Tickets, needed: &[LockName]) -> Result<Arc<[Claim]>, Untold> {
+        if texts.is_empty() {
+            return Ok([].into());
+        }
+        match self.look(texts) {
+            Look::Genuine(Genuine::Signed(claims)) => Ok(claims),
+            Look::Genuine(Genuine::Bare(token)) => Ok(self.of_bare(token, needed)?),
+            Look::Refused(refusal) => Err(refusal.into()),
+            Look::Unknown => {
+                self.begin_verifying(texts.clone());
+                Err(Untold::Later)
+            }
+        }
+    }
+
+    /// A bare token is the needed lock's. Where none is needed, it is that of the one lock that the
+    /// rules name, so that a read presents it too.
+    fn of_bare(&self, token: Token, needed: &[LockName]) -> Result<Arc<[Claim]>, Refusal> {
+        let lock = match needed {
+            [lock] => Some(lock.clone()),
+            [] => self.listener.only_lock(),
+            _ => {
+                return Err(Refusal::invalid(
+                    "this statement needs several locks: a bare token does not say which one it \
+                     is for",
+                ));
+            }
+        };
+        let claim = lock.map(|lock| Claim {
+            lock,
+            token,
+            unsigned: true,
+        });
+        Ok(claim.into_iter().collect())
+    }
+
+    /// Notes the temporary relations that a forwarded message makes.
+    pub(super) fn note_temporary(&mut self, names: Vec<Box<str>>) {
+        for name in names {
+            // Beyond the bound their writes ask for more than they need.
+            if self.temporary.len() < TEMPORARY_MAX && !self.temporary.contains(&name) {
+                self.temporary.push(name);
+            }
+        }
+    }
+}
+
+/// Adds the claims of a further run. Two tokens for one lock stay both: the gate will tell.
+fn join(claims: &mut Arc<[Claim]>, more: Arc<[Claim]>) {
+    if claims.is_empty() {
+        *claims = more;
+        return;
+    }
+    if more.iter().all(|claim| claims.contains(claim)) {
+        return;
+    }
+    let mut all = claims.to_vec();
+    all.extend(more.iter().filter(|it| !claims.contains(it)).cloned());
+    all.sort_by(|a, b| (&a.lock, a.token).cmp(&(&b.lock, b.token)));
+    *claims = all.into();
+}
+
+/// The lock that is needed and not claimed.
+fn missing<'n>(needed: &'n [LockName], claims: &[Claim]) -> Option<&'n LockName> {
+    let claimed = |lock: &LockName| claims.iter().any(|claim| claim.lock == *lock);
+    needed.iter().find(|lock| !claimed(lock))
+}
+
+/// Whether a statement may change the catalog. What a function or a procedure defines is seen when
+/// the catalog is too old, or when it lacks a name.
+fn defines(statement: &Statement) -> bool {
+    const TEMPORARY: Effect = Effect::Create { temporary: true };
+    const LASTING: Effect = Effect::Create { temporary: false };
+    let targets = &statement.uses.targets;
+    if !targets.is_empty() && targets.iter().all(|target| target.effect == TEMPORARY) {
+        return false;
+    }
+    let named = ["CREATE", "ALTER", "DROP", "DDL", "DO"];
+    let word = statement.operation.split(' ').next().unwrap_or_default();
+    named.contains(&word)
+        || targets.iter().any(|target| target.effect == LASTING)
+        || matches!(statement.class, Class::Unknown(_))
+}
+
+/// What is told in the audit of a message: the first statement that is more than control.
+pub(super) fn operation_of(considered: &Considered) -> &'static str {
+    let mut runs = considered.runs.iter();
+    let is_plain = |run: &&Run| matches!(run.statement.class, Class::Transaction(_));
+    let first = considered.runs.first();
+    let chosen = runs.find(|run| !is_plain(run)).or(first);
+    chosen.map_or("message", |run| run.statement.operation)
+}

@@ -1,0 +1,198 @@
+//! Starting the Postgres listeners of a proxy: ports, keys and control roles are checked before a
+//! store is made; sessions that an earlier run has left are ended from the first moment on.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::catalog::Catalogs;
+use super::control::{Control, ControlError};
+use super::door::{Door, InvalidDoor};
+use super::evict::Evictor;
+use super::fence_store::FenceStore;
+use super::prepared::Prepared;
+use super::sessions::Sessions;
+use super::{Listener, session};
+use crate::audit::AuditWriter;
+use crate::config::{PostgresListenerConfig, Upstream, WatermarkStore};
+use crate::protocol::postgres::classify::Classifier;
+use crate::proxy::accept::Entrance;
+use crate::proxy::gates::Gates;
+use crate::proxy::left::Left;
+use crate::proxy::registry::Registry;
+use crate::proxy::shadows::Shadows;
+use crate::proxy::tickets::Tickets;
+use crate::proxy::watermarks::{LeftSession, PreparedRow, Watermarks};
+
+/// Why a listener cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// Its TLS.
+    #[error(transparent)]
+    Door(#[from] InvalidDoor),
+    /// Its server, or the control role there.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+}
+
+/// A listener whose port is ours and whose backend can be guarded.
+pub struct Ready {
+    config: PostgresListenerConfig,
+    address: SocketAddr,
+    sockets: Vec<TcpListener>,
+    door: Arc<Door>,
+    control: Control,
+}
+
+/// A listener with what ends sessions for it.
+pub struct Guarded {
+    ready: Ready,
+    sessions: Sessions,
+    evictor: Evictor,
+    prepared: Prepared,
+}
+
+/// What the listeners of one proxy share.
+#[derive(Clone)]
+pub struct Parts {
+    /// The proxy's name.
+    pub instance: String,
+    /// The gates of all listeners.
+    pub gates: Gates,
+    /// What verifies tickets.
+    pub tickets: Arc<Tickets>,
+    /// The store of the watermarks.
+    pub watermarks: Watermarks,
+    /// Where refusals are recorded.
+    pub audit: AuditWriter,
+    /// The gates of observe mode.
+    pub shadows: Arc<Shadows>,
+    /// Who knows what was granted.
+    pub registry: Option<Registry>,
+    /// What no other run of any proxy is called.
+    pub run: String,
+}
+
+/// A backend's address, as its sessions are recorded under it.
+pub fn address_of(upstream: &Upstream) -> String {
+    format!("{}:{}", upstream.host, upstream.port)
+}
+
+/// Checks a listener's backend. Blocks, for at most a few seconds. Called within a tokio runtime,
+/// which then carries the control connection.
+pub fn prepare(
+    config: &PostgresListenerConfig,
+    (address, sockets): (SocketAddr, Vec<TcpListener>),
+) -> Result<Ready, PrepareError> {
+    let door = Arc::new(Door::new(config)?);
+    let control = Control::new(config, Arc::clone(&door), Handle::current());
+    control.check()?;
+    Ok(Ready {
+        config: config.clone(),
+        address,
+        sockets,
+        door,
+        control,
+    })
+}
+
+/// The evictors of the listeners, at work: each first ends what an earlier run has left. Returns
+/// also the left sessions that are at none of these backends.
+pub fn guard(
+    ready: Vec<Ready>,
+    watermarks: &Watermarks,
+    (left, mut sessions): (Left, Vec<LeftSession>),
+    mut rows: Vec<PreparedRow>,
+    tasks: &mut JoinSet<()>,
+) -> (Vec<Guarded>, Vec<LeftSession>) {
+    let mut guarded: Vec<Guarded> = vec![];
+    for ready in ready {
+        let backend = address_of(&ready.config.upstream);
+        let (earlier, others): (Vec<_>, Vec<_>) = sessions
+            .into_iter()
+            .partition(|it| it.session.backend == backend);
+        sessions = others;
+        let (its, others) = rows.into_iter().partition(|it| it.backend == backend);
+        rows = others;
+        let sibling = guarded.iter().find(|it| it.sessions.backend() == backend);
+        // What is prepared through one listener may be committed through another.
+        let prepared = match sibling {
+            Some(sibling) => sibling.prepared.clone(),
+            None => Prepared::new(backend.clone(), watermarks.clone(), its),
+        };
+        let of_backend = Sessions::new(backend, watermarks.clone());
+        let evictor = Evictor::new(of_backend.clone(), left.clone(), earlier);
+        tasks.spawn(evictor.clone().run(ready.control.clone()));
+        guarded.push(Guarded {
+            ready,
+            sessions: of_backend,
+            evictor,
+            prepared,
+        });
+    }
+    (guarded, sessions)
+}
+
+/// A listener with what each core serves of it.
+pub fn open(
+    guarded: Guarded,
+    parts: Parts,
+    tasks: &mut JoinSet<()>,
+) -> (String, SocketAddr, Vec<Entrance>) {
+    let Guarded {
+        ready,
+        sessions,
+        evictor,
+        prepared,
+    } = guarded;
+    let Ready {
+        config,
+        address,
+        sockets,
+        door,
+        control,
+    } = ready;
+    let fence_store = (config.store == WatermarkStore::Backend).then(|| {
+        FenceStore::new(
+            control.clone(),
+            parts.registry,
+            parts.gates.clone(),
+            parts.run,
+            config.terminate_after,
+        )
+    });
+    if let Some(store) = &fence_store {
+        tasks.spawn(store.clone().run());
+    }
+    let room = Arc::new(Semaphore::new(config.limits.connections_max));
+    let name = config.name.clone();
+    let listener = Arc::new(Listener {
+        catalogs: Catalogs::new(control.clone(), config.catalog_age_max),
+        classifier: Classifier::new(),
+        config,
+        door,
+        control,
+        sessions,
+        evictor,
+        prepared,
+        fence_store,
+        instance: parts.instance,
+        gates: parts.gates,
+        tickets: parts.tickets,
+        watermarks: parts.watermarks,
+        audit: parts.audit,
+        shadows: parts.shadows,
+    });
+    let entrance = |socket| {
+        let listener = Arc::clone(&listener);
+        Entrance {
+            socket,
+            room: Arc::clone(&room),
+            serve: Box::new(move |visit| Box::pin(session::serve(Arc::clone(&listener), visit))),
+        }
+    };
+    (name, address, sockets.into_iter().map(entrance).collect())
+}

@@ -1,0 +1,273 @@
+//! What passes and what is refused, by every way in which a ticket comes.
+
+use crate::client::{Answer, Client};
+use crate::stack::{DATABASE, ORDERS, sign};
+use crate::world::{WRITE, World};
+
+/// Each way to present a ticket for one write, on a session without one.
+type Channel = (&'static str, fn(&World, &str) -> Answer);
+
+const CHANNELS: &[Channel] = &[
+    ("start-up parameter", |world, ticket| {
+        let parameters = [("ringfence.token", ticket)];
+        Client::connect_with(world.proxy.address(), &parameters).query(WRITE)
+    }),
+    ("options", |world, ticket| {
+        let options = format!("-c work_mem=1MB -c ringfence.token={ticket}");
+        let parameters = [("options", &*options)];
+        let mut client = Client::connect_with(world.proxy.address(), &parameters);
+        let told = client.query("SHOW work_mem");
+        assert!(told.code() == "RF001" || told.value() == "1MB");
+        client.query(WRITE)
+    }),
+    ("options, long form", |world, ticket| {
+        let options = format!("--ringfence.token={ticket}");
+        let parameters = [("options", &*options)];
+        Client::connect_with(world.proxy.address(), &parameters).query(WRITE)
+    }),
+    ("SET", |world, ticket| {
+        let mut client = world.proxy.client();
+        client
+            .query(&format!("SET ringfence.token = '{ticket}'"))
+            .ok();
+        client.query(WRITE)
+    }),
+    ("SET by the extended protocol", |world, ticket| {
+        let mut client = world.proxy.client();
+        client
+            .run(&format!("SET ringfence.token TO '{ticket}'"), &[])
+            .ok();
+        client.run(WRITE, &[])
+    }),
+    ("SET LOCAL", |world, ticket| {
+        let mut client = world.proxy.client();
+        client.query("BEGIN").ok();
+        client
+            .query(&format!("SET LOCAL ringfence.token = '{ticket}'"))
+            .ok();
+        let told = client.query(WRITE);
+        client.query("COMMIT");
+        told
+    }),
+    ("set_config", |world, ticket| {
+        let mut client = world.proxy.client();
+        let set = format!("SELECT set_config('ringfence.token', '{ticket}', false)");
+        client.query(&set).ok();
+        client.query(WRITE)
+    }),
+    ("set_config in Bind", |world, ticket| {
+        let mut client = world.proxy.client();
+        let set = "SELECT set_config('ringfence.token', $1, false)";
+        client.run(set, &[ticket]).ok();
+        client.query(WRITE)
+    }),
+    ("comment", |world, ticket| {
+        let text = format!("{WRITE} /*fencing_token='{ticket}'*/");
+        world.proxy.client().query(&text)
+    }),
+    ("comment in Parse", |world, ticket| {
+        let text = format!("{WRITE} /*fencing_token='{ticket}',route='a'*/");
+        world.proxy.client().run(&text, &[])
+    }),
+    ("comment on BEGIN", |world, ticket| {
+        let mut client = world.proxy.client();
+        client
+            .query(&format!("BEGIN /*fencing_token='{ticket}'*/"))
+            .ok();
+        let told = client.query(WRITE);
+        client.query("COMMIT");
+        told
+    }),
+];
+
+#[test]
+fn by_every_way_the_newest_ticket_writes_and_an_older_one_is_refused() {
+    let world = World::new();
+    for (at, (way, write)) in CHANNELS.iter().enumerate() {
+        let token = 10 * (at as u64 + 1);
+        world
+            .direct()
+            .query("UPDATE orders SET note = 'first'")
+            .ok();
+        let told = write(&world, &world.proxy.ticket(token));
+        assert_eq!(told.code(), "", "{way}: {told:?}");
+        assert_eq!(world.order(), "written", "{way}");
+        // Equal passes as often as one likes.
+        assert_eq!(
+            write(&world, &world.proxy.ticket(token)).code(),
+            "",
+            "{way}"
+        );
+        world
+            .direct()
+            .query("UPDATE orders SET note = 'first'")
+            .ok();
+        let told = write(&world, &world.proxy.ticket(token - 1));
+        let json = told.refused("RF001").json();
+        assert_eq!(json["code"], "stale", "{way}: {json}");
+        assert_eq!(json["lock"], "app", "{way}");
+        assert_eq!(json["token"], (token - 1).to_string(), "{way}");
+        assert_eq!(json["watermark"], token.to_string(), "{way}");
+        assert_eq!(json["outcome"], "not-applied", "{way}");
+        assert_eq!(world.order(), "first", "{way}");
+    }
+}
+
+#[test]
+fn a_read_of_the_newer_holder_seals_and_a_stale_one_reads_nothing() {
+    let world = World::new();
+    let mut old = world.proxy.holder(1);
+    old.query(WRITE).ok();
+    let mut new = world.proxy.holder(2);
+    assert_eq!(new.query("SELECT note FROM orders").value(), "written");
+    let late = "UPDATE orders SET note = 'late'";
+    old.query(late).refused("RF001");
+    old.query("SELECT note FROM orders").refused("RF001");
+    old.run(late, &[]).refused("RF001");
+    assert_eq!(world.order(), "written");
+    // The session stays usable: without the ticket, and with a newer one.
+    old.query("SET ringfence.token = ''").ok();
+    old.query("SELECT note FROM orders").ok();
+    let renewed = world.proxy.ticket(3);
+    old.query(&format!("SET ringfence.token = '{renewed}'"))
+        .ok();
+    old.query(late).ok();
+    new.query("SELECT 1").refused("RF001");
+    assert_eq!(world.order(), "late");
+}
+
+#[test]
+fn without_a_ticket_a_guarded_write_is_told_which_lock_it_needs() {
+    let world = World::with(|setup| setup.with_rules(ORDERS));
+    let mut client = world.proxy.client();
+    let told = client.query(WRITE);
+    let json = told.refused("RF002").json();
+    assert_eq!(
+        (&json["code"], &json["lock"]),
+        (&"missing".into(), &"orders".into())
+    );
+    assert_eq!(told.status, b'I');
+    client.query("INSERT INTO plain VALUES (1, 'x')").ok();
+    assert_eq!(world.order(), "first");
+    // A ticket for another lock is none.
+    let other = world.proxy.ticket(1);
+    client
+        .query(&format!("SET ringfence.token = '{other}'"))
+        .ok();
+    client.query(WRITE).refused("RF002");
+}
+
+#[test]
+fn what_no_rule_covers_is_refused_where_the_listener_says_so() {
+    let world = World::with(|setup| setup.with_rules(ORDERS).with("unmatched = \"reject\""));
+    let ticket = sign(&world.proxy.key, "orders", 1);
+    let address = world.proxy.address();
+    let mut holder = Client::connect_with(address, &[("ringfence.token", &ticket)]);
+    holder.query(WRITE).ok();
+    let told = holder.query("INSERT INTO plain VALUES (1, 'x')");
+    assert_eq!(told.refused("RF005").json()["code"], "unclassified");
+    holder.query("SELECT * FROM plain").ok();
+}
+
+#[test]
+fn forged_and_malformed_tickets_are_invalid() {
+    let world = World::new();
+    let stranger = ringfence::ticket::SigningKey::generate();
+    let mut client = world.proxy.client();
+    for ticket in [
+        &*sign(&stranger, "app", 1),
+        "7",
+        "v4.public.AAAA",
+        "nonsense",
+    ] {
+        let told = client.query(&format!("SET ringfence.token = '{ticket}'"));
+        let told = match told.code() {
+            "" => client.query(WRITE),
+            _ => told,
+        };
+        assert_eq!(told.refused("RF003").json()["code"], "invalid", "{ticket}");
+        let told = client.query(&format!("{WRITE} /*fencing_token='{ticket}'*/"));
+        told.refused("RF003");
+        client.query("RESET ringfence.token").ok();
+        client.query("SELECT 1").ok();
+    }
+    assert_eq!(world.order(), "first");
+}
+
+#[test]
+fn a_write_under_two_locks_needs_both_tickets() {
+    let rules = format!("{DATABASE}{ORDERS}");
+    let world = World::with(|setup| setup.with_rules(&rules));
+    let (app, orders) = (world.proxy.ticket(3), sign(&world.proxy.key, "orders", 8));
+    let mut client = world.proxy.client();
+    client.query(&format!("SET ringfence.token = '{app}'")).ok();
+    assert_eq!(
+        client.query(WRITE).refused("RF002").json()["lock"],
+        "orders"
+    );
+    client.query("INSERT INTO plain VALUES (1, 'x')").ok();
+    client
+        .query(&format!("SET ringfence.token = '{app}, {orders}'"))
+        .ok();
+    client.query(WRITE).ok();
+    // Each is sealed by itself.
+    let newer = sign(&world.proxy.key, "orders", 9);
+    let address = world.proxy.address();
+    Client::connect_with(address, &[("ringfence.token", &newer)])
+        .query("SELECT 1")
+        .ok();
+    assert_eq!(
+        client.query(WRITE).refused("RF001").json()["lock"],
+        "orders"
+    );
+    client.query(&format!("SET ringfence.token = '{app}'")).ok();
+    client.query("INSERT INTO plain VALUES (2, 'x')").ok();
+}
+
+#[test]
+fn a_lock_per_schema_is_named_by_the_schema() {
+    let rules = "[[listener.rule]]\nlock = \"tenant/{name}\"\nschema = \"{name}\"\n";
+    let world = World::with(|setup| setup.with_rules(rules));
+    let mut direct = world.direct();
+    for sql in ["CREATE SCHEMA one", "CREATE SCHEMA two"] {
+        direct.query(sql).ok();
+    }
+    direct
+        .query("CREATE TABLE one.a (a int); CREATE TABLE two.a (a int)")
+        .ok();
+    let ticket = sign(&world.proxy.key, "tenant/one", 4);
+    let address = world.proxy.address();
+    let mut client = Client::connect_with(address, &[("ringfence.token", &ticket)]);
+    client.query("SET search_path = one").ok();
+    client.query("INSERT INTO a VALUES (1)").ok();
+    client.query("SET search_path = two").ok();
+    let told = client.query("INSERT INTO a VALUES (1)");
+    assert_eq!(told.refused("RF002").json()["lock"], "tenant/two");
+    client.query("INSERT INTO one.a VALUES (2)").ok();
+}
+
+#[test]
+fn bare_tokens_pass_where_the_listener_takes_them() {
+    let world = World::with(|setup| setup.with("trust = \"unsigned\""));
+    let address = world.proxy.address();
+    let mut old = Client::connect_with(address, &[("ringfence.token", "7")]);
+    old.query(WRITE).ok();
+    let mut new = Client::connect_with(address, &[("ringfence.token", "8")]);
+    new.query("SELECT 1").ok();
+    old.query(WRITE).refused("RF001");
+}
+
+#[test]
+fn observe_mode_forwards_what_enforce_would_refuse() {
+    let world = World::with(|setup| setup.with("mode = \"observe\""));
+    let mut client = world.proxy.client();
+    client.query(WRITE).ok();
+    assert_eq!(world.order(), "written");
+    world.proxy.holder(5).query(WRITE).ok();
+    world.proxy.holder(4).query(WRITE).ok();
+    let forged = sign(&ringfence::ticket::SigningKey::generate(), "app", 1);
+    client
+        .query(&format!("{WRITE} /*fencing_token='{forged}'*/"))
+        .ok();
+    client.query("SET default_transaction_read_only = off").ok();
+}

@@ -1,0 +1,24 @@
+//! The Postgres listener against a real server: the escapes and the failing inputs that are known,
+//! tickets and their scope, drivers as they come, and races in which the older holder is stopped at
+//! every step.
+
+mod client;
+mod drivers;
+mod escapes;
+mod fenced;
+mod hidden;
+mod peers;
+#[path = "../support/postgres/mod.rs"]
+mod postgres;
+mod process;
+mod races;
+#[path = "../support/random.rs"]
+mod random;
+mod restart;
+mod revoked;
+mod scope;
+mod stack;
+mod tamper;
+mod tls;
+mod transactions;
+mod world;

@@ -1,0 +1,230 @@
+//! A newer token seals while a session of the older one is busy: each kind of being busy once, and
+//! what the older client is told.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::client::Client;
+use crate::client::send::{query, run, sync};
+use crate::stack::eventually;
+use crate::world::{WRITE, World};
+
+const LATE: &str = "UPDATE orders SET note = 'late' WHERE id = 1";
+
+/// The newer holder reads: this is when it seals.
+#[track_caller]
+pub fn seal(world: &World, token: u64) -> Client {
+    let mut new = world.proxy.holder(token);
+    new.query("SELECT note FROM orders").ok();
+    new
+}
+
+#[test]
+fn an_idle_transaction_is_rolled_back_at_once_and_its_locks_are_free() {
+    let world = World::new();
+    let mut old = world.proxy.holder(1);
+    old.query(&format!("BEGIN; {WRITE}")).ok();
+    let started = Instant::now();
+    let mut new = seal(&world, 2);
+    assert!(started.elapsed() < Duration::from_secs(2));
+    assert_eq!(world.order(), "first");
+    new.query(LATE).ok();
+    // Told with the next statement, not before.
+    let told = old.query(WRITE);
+    assert_eq!(told.refused("RF001").json()["watermark"], "2");
+    assert_eq!(told.status, b'E');
+    let ended = old.query("ROLLBACK");
+    assert_eq!((ended.code(), ended.status), ("", b'I'));
+    old.query("SET ringfence.token = ''").ok();
+    old.query("SELECT 1").ok();
+    assert_eq!(world.order(), "late");
+}
+
+#[test]
+fn a_commit_of_what_was_rolled_back_is_refused() {
+    let world = World::new();
+    for (token, by_sync) in [(1, false), (3, true)] {
+        let mut old = world.proxy.holder(token);
+        old.query(&format!("BEGIN; {WRITE}")).ok();
+        let _new = seal(&world, token + 1);
+        let told = match by_sync {
+            false => old.query("COMMIT"),
+            true => old.run("COMMIT", &[]),
+        };
+        told.refused("RF001");
+        assert_eq!(told.status, b'I', "{told:?}");
+        assert_eq!(world.order(), "first");
+        old.query("SET ringfence.token = ''").ok();
+        old.query("BEGIN; SELECT 1; COMMIT").ok();
+    }
+}
+
+#[test]
+fn a_rollback_of_what_was_rolled_back_succeeds() {
+    let world = World::new();
+    let mut old = world.proxy.holder(1);
+    old.query(&format!("BEGIN; SAVEPOINT a; {WRITE}")).ok();
+    let _new = seal(&world, 2);
+    let told = old.query("ROLLBACK");
+    assert_eq!((told.code(), told.status), ("", b'I'), "{told:?}");
+    // Only a savepoint is rolled back: the rest must not be committed.
+    let mut old = world.proxy.holder(3);
+    old.query(&format!("BEGIN; {WRITE}; SAVEPOINT a; SELECT 1"))
+        .ok();
+    let _new = seal(&world, 4);
+    old.query("ROLLBACK TO a");
+    old.query("COMMIT");
+    assert_eq!(world.order(), "first");
+}
+
+#[test]
+fn a_running_statement_is_cancelled_and_its_transaction_rolled_back() {
+    let world = World::new();
+    for (token, begins) in [(1, true), (3, false)] {
+        let mut old = world.proxy.holder(token);
+        if begins {
+            old.query("BEGIN").ok();
+        }
+        old.send(&query(&format!("{WRITE} RETURNING pg_sleep(60)")));
+        let mut admin = world.admin();
+        let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        eventually("the statement", || admin.query(sleeping).value() == "1");
+        let started = Instant::now();
+        let _new = seal(&world, token + 1);
+        assert!(
+            started.elapsed() < Duration::from_secs(4),
+            "{:?}",
+            started.elapsed()
+        );
+        let told = old.answer();
+        assert!(
+            ["57014", "RF001", "08007"].contains(&told.code()),
+            "{told:?}"
+        );
+        if told.status != 0 {
+            old.query("ROLLBACK");
+            old.query("SELECT 1").refused("RF001");
+            old.query("RESET ringfence.token").code();
+            old.query("SET ringfence.token = ''").ok();
+            old.query("SELECT 1").ok();
+        }
+        assert_eq!(world.order(), "first");
+    }
+}
+
+#[test]
+fn a_statement_that_cannot_be_cancelled_ends_with_its_session() {
+    let world = World::new();
+    let mut direct = world.direct();
+    direct
+        .query(
+            "CREATE FUNCTION stubborn() RETURNS void LANGUAGE plpgsql AS $$BEGIN \
+             UPDATE orders SET note = 'stubborn'; \
+             FOR i IN 1..1000 LOOP BEGIN PERFORM pg_sleep(60); \
+             EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END$$",
+        )
+        .ok();
+    let mut old = world.proxy.holder(1);
+    old.send(&query("SELECT stubborn()"));
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    let mut admin = world.admin();
+    eventually("the statement", || admin.query(sleeping).value() == "1");
+    let _new = seal(&world, 2);
+    assert_eq!(admin.query(sleeping).value(), "0");
+    let told = old.answer();
+    assert_eq!(told.status, 0, "{told:?}");
+    assert_eq!(world.order(), "first");
+}
+
+#[test]
+fn a_copy_that_is_open_ends() {
+    use crate::client::send::{copy_data, copy_done};
+    let world = World::new();
+    let mut old = world.proxy.holder(1);
+    old.send(&query("COPY plain FROM STDIN"));
+    old.read_until(b'G');
+    old.send(&copy_data(b"1\tcopied\n"));
+    let _new = seal(&world, 2);
+    old.send(&[copy_data(b"2\tcopied\n"), copy_done()].concat());
+    let told = old.answer();
+    assert_ne!(told.code(), "", "{told:?}");
+    assert!(told.done.is_empty(), "{told:?}");
+    assert_eq!(
+        world.direct().query("SELECT count(*) FROM plain").value(),
+        "0"
+    );
+}
+
+#[test]
+fn a_failed_pipeline_that_is_left_open_ends() {
+    let world = World::new();
+    let mut old = world.proxy.holder(1);
+    let parts = [
+        run(WRITE, &[]),
+        run("SELECT 1/0", &[]),
+        crate::client::send::flush(),
+    ];
+    old.send(&parts.concat());
+    old.read_until(b'E');
+    let _new = seal(&world, 2);
+    let told = old.ask(&[run(WRITE, &[]), sync()].concat());
+    assert!(told.done.is_empty(), "{told:?}");
+    assert_eq!(world.order(), "first");
+}
+
+#[test]
+fn while_a_backend_is_stopped_the_newer_holder_is_told_busy() {
+    let world = World::with(|setup| setup.with("admit_deadline = \"400ms\""));
+    let mut old = world.proxy.holder(1);
+    old.query(&format!("BEGIN; {WRITE}")).ok();
+    let pid = old.backend_pid();
+    world.server.signal(pid, Signal::STOP);
+    let mut new = world.proxy.holder(2);
+    let told = new.query("SELECT note FROM orders");
+    let fault = told.refused("RF004");
+    assert_eq!(fault.json()["code"], "busy");
+    // Stale already, although the newer one does not write yet.
+    world.proxy.holder(1).query(WRITE).refused("RF001");
+    world.server.signal(pid, Signal::CONT);
+    eventually("the newer holder", || {
+        new.query("SELECT note FROM orders").code().is_empty()
+    });
+    assert_eq!(world.order(), "first");
+    drop(old);
+}
+
+#[test]
+fn a_commit_whose_outcome_is_not_known_is_told_so() {
+    let world = World::new();
+    let mut old = world.proxy.holder(1);
+    old.query(&format!("BEGIN; {WRITE}")).ok();
+    let pid = old.backend_pid();
+    world.server.signal(pid, Signal::STOP);
+    old.send(&query("COMMIT"));
+    // On its way; that it has left the proxy cannot be seen from here.
+    std::thread::sleep(Duration::from_millis(100));
+    world.server.signal(pid, Signal::KILL);
+    let told = old.answer();
+    assert_eq!(told.status, 0, "{told:?}");
+    assert_eq!(told.code(), "08007", "{told:?}");
+    assert_eq!(told.faults[0].json()["outcome"], "unknown");
+}
+
+#[test]
+fn readers_and_writers_of_one_token_go_on_beside_each_other() {
+    let world = World::new();
+    let mut holders: Vec<Client> = (0..5).map(|_| world.proxy.holder(4)).collect();
+    for (at, holder) in holders.iter_mut().enumerate() {
+        holder.query("BEGIN").ok();
+        let insert = format!("INSERT INTO plain VALUES ({at}, 'x')");
+        holder.query(&insert).ok();
+    }
+    for holder in &mut holders {
+        holder.query("COMMIT").ok();
+    }
+    assert_eq!(
+        world.direct().query("SELECT count(*) FROM plain").value(),
+        "5"
+    );
+}

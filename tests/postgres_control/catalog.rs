@@ -1,0 +1,151 @@
+//! A database's catalog is loaded, kept, and loaded again when it may be wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence::protocol::Unmatched;
+use ringfence::protocol::postgres::classify::{Classifier, Lexing};
+use ringfence::protocol::postgres::resolve::{
+    Catalog, PostgresRule, PostgresRules, Required, Resolution, View, resolve,
+};
+use ringfence::proxy::postgres::catalog::{CatalogError, Catalogs, Database};
+
+use crate::fixture::{Session, config, control_of, eventually, lock};
+use crate::postgres::{APP, CONTROL, Postgres};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn database(server: &Postgres, age_max: Duration) -> Arc<Database> {
+    let catalogs = Catalogs::new(control_of(&config(server)), age_max);
+    catalogs.database(APP).unwrap()
+}
+
+/// What a statement needs where the schema `public` is guarded, table by table.
+fn needs(catalog: &Catalog, statement: &str) -> Resolution {
+    let rule = PostgresRule::new(None, None, Some("public.{table}"), "{table}").unwrap();
+    let rules = PostgresRules::new(vec![rule], Unmatched::Pass);
+    let view = View {
+        catalog,
+        database: APP,
+        user: APP,
+        search_path: None,
+        temporary: &[],
+    };
+    let classified = Classifier::new().classify(statement.as_bytes(), Lexing::CERTAIN);
+    resolve(&classified.statements[0], &[], &view, &rules)
+}
+
+fn locks(names: &[&str]) -> Required {
+    Required::Write(names.iter().map(|name| lock(name)).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_tells_what_a_statement_reaches() {
+    let server = Postgres::start();
+    let app = Session::connect(&server).await;
+    app.run(
+        "CREATE TABLE parent (id int PRIMARY KEY) PARTITION BY RANGE (id); \
+         CREATE TABLE part PARTITION OF parent FOR VALUES FROM (0) TO (9); \
+         CREATE TABLE child (id int REFERENCES parent ON DELETE CASCADE); \
+         CREATE TABLE log (n int); \
+         CREATE VIEW shown AS SELECT n FROM log; \
+         CREATE FUNCTION writes() RETURNS int LANGUAGE sql AS 'INSERT INTO log VALUES (1) \
+         RETURNING n'; \
+         CREATE VIEW acts AS SELECT writes(); \
+         CREATE TABLE policed (n int); ALTER TABLE policed ENABLE ROW LEVEL SECURITY; \
+         CREATE POLICY p ON policed USING (writes() > 0)",
+    )
+    .await;
+    let database = database(&server, HOUR);
+    let catalog = database.get().await.unwrap();
+    for (statement, needed) in [
+        ("SELECT * FROM shown", Required::Read),
+        ("INSERT INTO shown VALUES (1)", locks(&["log", "shown"])),
+        ("INSERT INTO part VALUES (1)", locks(&["parent", "part"])),
+        ("DELETE FROM parent", locks(&["child", "parent", "part"])),
+        ("INSERT INTO log VALUES (1)", locks(&["log"])),
+    ] {
+        let found = needs(&catalog, statement);
+        assert_eq!(found.required, needed, "{statement}");
+        assert!(!found.missing, "{statement}");
+    }
+    for statement in [
+        "SELECT * FROM acts",
+        "SELECT * FROM policed",
+        "SELECT writes()",
+    ] {
+        let found = needs(&catalog, statement);
+        assert!(found.everything.is_some(), "{statement}: {found:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_kept_until_it_is_outdated() {
+    let server = Postgres::start();
+    let app = Session::connect(&server).await;
+    let database = database(&server, HOUR);
+    assert!(database.current().is_none());
+    let first = database.get().await.unwrap();
+    assert!(Arc::ptr_eq(&first, &database.current().unwrap()));
+    assert!(Arc::ptr_eq(&first, &database.get().await.unwrap()));
+    app.run("CREATE TABLE late (n int)").await;
+    database.outdated();
+    assert!(database.current().is_none());
+    let second = database.get().await.unwrap();
+    assert!(!needs(&second, "INSERT INTO late VALUES (1)").missing);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_loaded_again_for_a_name_that_it_lacks() {
+    let server = Postgres::start();
+    let app = Session::connect(&server).await;
+    let database = database(&server, HOUR);
+    let first = database.get().await.unwrap();
+    app.run("CREATE TABLE late (n int)").await;
+    assert!(needs(&first, "INSERT INTO late VALUES (1)").missing);
+    // Both ask; whoever comes second takes what the first has loaded.
+    let (one, other) = tokio::join!(database.newer_than(&first), database.newer_than(&first));
+    let (one, other) = (one.unwrap(), other.unwrap());
+    assert!(Arc::ptr_eq(&one, &other));
+    assert!(!needs(&one, "INSERT INTO late VALUES (1)").missing);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_not_used_when_it_is_too_old_and_refreshed_in_use() {
+    let server = Postgres::start();
+    let (_app, age_max) = (Session::connect(&server).await, Duration::from_secs(1));
+    let unused = database(&server, age_max);
+    unused.get().await.unwrap();
+    tokio::time::sleep(age_max + Duration::from_millis(10)).await;
+    assert!(unused.current().is_none());
+
+    let used = database(&server, age_max * 5);
+    let first = used.get().await.unwrap();
+    eventually("it is refreshed", async || {
+        let now = used
+            .current()
+            .expect("it is refreshed before it is too old");
+        !Arc::ptr_eq(&first, &now)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_the_control_role_may_not_enter_has_none() {
+    let server = Postgres::start();
+    let admin = Session::connect_as(&server, "postgres", "postgres").await;
+    admin
+        .run("REVOKE CONNECT ON DATABASE app FROM PUBLIC")
+        .await;
+    let database = database(&server, HOUR);
+    let refused = database.get().await.unwrap_err();
+    assert!(
+        matches!(refused, CatalogError::Unloaded { .. }),
+        "{refused}"
+    );
+    assert!(refused.to_string().contains("\"app\""), "{refused}");
+    admin
+        .run(&format!("GRANT CONNECT ON DATABASE app TO {}", CONTROL.0))
+        .await;
+    database.get().await.unwrap();
+}

@@ -15,7 +15,7 @@ use super::evict::Evictor;
 use super::fence_keys::{FenceKeys, KEY, RESERVED_PREFIX};
 use super::session;
 use crate::audit::AuditWriter;
-use crate::config::{FenceKeysConfig, RedisListenerConfig, Upstream};
+use crate::config::{FenceKeysConfig, Mode, RedisListenerConfig, Upstream};
 use crate::protocol::redis::ReservedKeys;
 use crate::proxy::accept::Entrance;
 use crate::proxy::gates::Gates;
@@ -70,7 +70,9 @@ pub fn prepare(
     let control = Control::new(upstream, user, 0, connect_max, Handle::current())?;
     control.check()?;
     let mut config = config.clone();
-    let keys = match config.fence_keys {
+    // Where nothing is enforced, the server is left as it is.
+    let fence_keys = config.fence_keys.filter(|_| config.mode == Mode::Enforce);
+    let keys = match fence_keys {
         None => None,
         Some(FenceKeysConfig { database, scripts }) => {
             let keys = Control::new(upstream, user, database, connect_max, Handle::current())?;

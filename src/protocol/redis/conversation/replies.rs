@@ -104,7 +104,7 @@ impl<T> Conversation<T> {
         if self.withheld.takes(sent.effect, head.is_error()) {
             return Ok(Delivery::Swallow);
         }
-        if head.redirect().is_some() {
+        if head.redirect().is_some() && !self.settings.observes {
             let refusal = Refusal::unclassified(
                 "the server sends the client to another node, which is not behind the proxy",
             );

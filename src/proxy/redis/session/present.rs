@@ -74,7 +74,11 @@ pub(super) async fn present(
     session: SessionId,
     texts: Vec<Box<str>>,
 ) -> Result<(Presented, Vec<Settled>), NotPresented> {
-    let deadline = Instant::now() + listening.config.admit_deadline;
+    let deadline = match listening.config.mode {
+        Mode::Enforce => Instant::now() + listening.config.admit_deadline,
+        // It has come: observing never waits.
+        Mode::Observe => Instant::now(),
+    };
     let presented = match listening.config.trust {
         Trust::Signed => verify(&listening, &texts, deadline).await?,
         Trust::Unsigned => bare(&texts)?,

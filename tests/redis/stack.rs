@@ -184,10 +184,12 @@ pub struct Proxy {
     pub process: Process,
     pub address: SocketAddr,
     pub key: Arc<SigningKey>,
+    /// Where the fence service is.
+    pub admin: SocketAddr,
     config: PathBuf,
+    audit_dir: PathBuf,
 }
 
-    audit_dir: PathBuf,
 /// A ticket as a lock service would issue it.
 pub fn sign(key: &SigningKey, lock: &str, token: u64) -> String {
     key.sign_ticket(&Ticket {
@@ -253,11 +255,12 @@ impl Proxy {
             process,
             address,
             key: Arc::clone(&setup.key),
+            admin,
             config,
+            audit_dir: dir.join(setup.name).join("audit"),
         }
     }
 
-            audit_dir: dir.join(setup.name).join("audit"),
     fn write(config: &Path, dir: &Path, setup: &Setup, address: SocketAddr, admin: SocketAddr) {
         let keys = config.with_extension("keys");
         std::fs::write(&keys, setup.key.verifying().to_text()).unwrap();
@@ -303,9 +306,6 @@ impl Proxy {
         process.log()
     }
 
-    /// kill -9.
-    pub fn crash(&mut self) {
-        self.process.kill();
     /// Waits for a line of the audit.
     pub fn audited(&self, code: &str, operation: &str) -> serde_json::Value {
         let find = || {
@@ -328,6 +328,9 @@ impl Proxy {
         found.unwrap()
     }
 
+    /// kill -9.
+    pub fn crash(&mut self) {
+        self.process.kill();
     }
 
     /// On the same folder.

@@ -33,6 +33,7 @@ pub struct Prepared {
     control: Control,
     /// To the database of the fence keys, where they are in the backend.
     keys: Option<Control>,
+    fence_keys: Option<FenceKeys>,
 }
 
 /// What the listeners of one proxy share.
@@ -50,8 +51,6 @@ pub struct Parts {
     pub audit: AuditWriter,
     /// The gates of observe mode.
     pub shadows: Arc<Shadows>,
-    /// Who knows what was granted.
-    pub registry: Option<Registry>,
 }
 
 /// A backend's address, as its sessions are recorded under it.
@@ -91,7 +90,22 @@ pub fn prepare(
         sockets,
         control,
         keys,
+        fence_keys: None,
     })
+}
+
+/// The fence keys of the listeners that keep them in their backends. `registry`: who knows what was
+/// granted.
+pub fn fence_keys(prepared: &mut [Prepared], registry: Option<&Registry>) -> Vec<FenceKeys> {
+    let mut all = vec![];
+    for listener in prepared {
+        let patterns = listener.config.rules.lock_patterns();
+        let control = listener.keys.take();
+        let keys = control.map(|control| FenceKeys::new(control, patterns, registry.cloned()));
+        all.extend(keys.clone());
+        listener.fence_keys = keys;
+    }
+    all
 }
 
 /// The evictors of the listeners, at work: each first ends what an earlier run has left.
@@ -137,9 +151,9 @@ pub fn open(
         address,
         sockets,
         control,
-        keys,
+        keys: _,
+        fence_keys,
     } = prepared;
-    let fence_keys = keys.map(|control| FenceKeys::new(control, parts.registry));
     if let Some(keys) = &fence_keys {
         tasks.spawn(keys.clone().run());
     }

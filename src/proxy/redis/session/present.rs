@@ -169,9 +169,13 @@ async fn settle(
     deadline: Instant,
 ) -> Result<Settled, Refusal> {
     loop {
-        listening.gates.settle(claim, None, deadline).await?;
-        if let Some(keys) = &listening.fence_keys {
-            keys.hold(claim, session, deadline).await?;
+        let gates = &listening.gates;
+        match &listening.fence_keys {
+            None => gates.settle(claim, None, deadline).await?,
+            Some(keys) => {
+                gates.settle_beside(claim, keys, deadline).await?;
+                keys.hold(claim, session, deadline).await?;
+            }
         }
         // It may be evicted in between; then it is settled anew.
         if let Some(entry) = listening.gates.loaded(&claim.lock) {

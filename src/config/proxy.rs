@@ -1,5 +1,6 @@
 //! The proxy's file.
 
+mod etcd;
 mod listener;
 #[cfg(feature = "postgres")]
 mod postgres;

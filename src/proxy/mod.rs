@@ -5,7 +5,7 @@
 //! a ticket is genuine and [`gates`] whether its token passes, and forwards over [`upstream`].
 //! Beside it: [`watermarks`] (what is durable), [`doubts`] (what is not known to have ended),
 //! [`left`] (what an earlier run has left at a backend), [`registry`] (the link to lockd),
-//! [`fence`] (seals and closes from outside).
+//! [`fence`] (seals and closes from outside), [`floors`] (what backends compare themselves).
 //!
 //! Invariant: forwarding a fenced write takes an [`doubts::InFlight`], and the bytes that make it
 //! take effect leave only after its release.
@@ -14,6 +14,7 @@ pub mod accept;
 pub mod doubts;
 pub mod etcd;
 pub mod fence;
+pub mod floors;
 pub mod gates;
 pub mod left;
 #[cfg(feature = "postgres")]

@@ -196,18 +196,6 @@ fn auth_carries_a_ticket() {
 }
 
 #[test]
-fn observe_mode_forwards_what_enforce_would_refuse() {
-    let world = world(|setup| setup.with("mode = \"observe\""));
-    let mut client = world.proxy.client();
-    assert_eq!(client.call(&["SET", "job:1:a", "x"]), ok());
-    assert_eq!(client.call(&["FENCE", "SET", &world.proxy.ticket(5)]), ok());
-    assert_eq!(client.call(&["FENCE", "SET", &world.proxy.ticket(4)]), ok());
-    assert_eq!(client.call(&["SET", "job:1:a", "y"]), ok());
-    assert_eq!(client.call(&["GET", "job:1:a"]), bulk("y"));
-    assert_eq!(client.call(&["FENCE", "SET", "nonsense"]), ok());
-}
-
-#[test]
 fn a_control_user_without_the_rights_is_told_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let redis = Redis::start(dir.path());

@@ -1,5 +1,5 @@
-//! Faults that are publicly known of Redis proxies, and of servers that a proxy must live with: each
-//! has a test of its own kind here, or where this list says.
+//! Faults that are publicly known of Redis proxies, and of servers that a proxy must live with:
+//! each has a test of its own kind here, or where this list says.
 //!
 //! - twitter/twemproxy 19, 85: sizes near a multiple of the buffer's are lost:
 //!   `values_near_the_edges_of_buffers_come_back`

@@ -5,6 +5,7 @@ mod clients;
 mod fenced;
 mod hidden;
 mod known_faults;
+mod observed;
 mod order;
 mod pipelines;
 mod relay;

@@ -49,11 +49,11 @@ struct Shared {
     over: AtomicBool,
 }
 
-#[test]
-fn tokens_in_the_servers_own_order_never_decrease() {
+/// What writers push under stops, kills and reconnects, in the server's own order.
+fn pushed(lines: &str, time: Duration) -> Vec<u64> {
     let dir = tempfile::tempdir().unwrap();
     let redis = Redis::start(dir.path());
-    let setup = Setup::new(redis.address).with("admit_deadline = \"1s\"");
+    let setup = Setup::new(redis.address).with(lines);
     let mut proxy = Proxy::start(dir.path(), &setup);
     let shared = Shared {
         next: AtomicU64::new(1),
@@ -65,7 +65,7 @@ fn tokens_in_the_servers_own_order_never_decrease() {
             let ticket = |token| sign(key, "job/1", token);
             scope.spawn(move || write(|| Client::try_connect(address), ticket, sharing));
         }
-        let until = Instant::now() + time();
+        let until = Instant::now() + time;
         for round in 0.. {
             if Instant::now() > until {
                 break;
@@ -94,22 +94,35 @@ fn tokens_in_the_servers_own_order_never_decrease() {
     let Value::Array(tokens) = redis.client().call(&["LRANGE", "job:1:tokens", "0", "-1"]) else {
         panic!("no list");
     };
-    let tokens: Vec<u64> = tokens
-        .iter()
-        .map(|it| match it {
-            Value::BulkString(text) => String::from_utf8_lossy(text).parse().unwrap(),
-            other => panic!("no token: {other:?}"),
-        })
-        .collect();
+    let read = |token: &Value| match token {
+        Value::BulkString(text) => String::from_utf8_lossy(text).parse().unwrap(),
+        other => panic!("no token: {other:?}"),
+    };
+    tokens.iter().map(read).collect()
+}
+
+/// The first push, and its token and the next one's, where that is lower.
+fn decrease(tokens: &[u64]) -> Option<(usize, &[u64])> {
+    let mut pairs = tokens.windows(2).enumerate();
+    pairs.find(|(_, pair)| pair[0] > pair[1])
+}
+
+#[test]
+fn tokens_in_the_servers_own_order_never_decrease() {
+    let tokens = pushed("admit_deadline = \"1s\"", time());
     assert!(tokens.len() > 100, "only {} pushes", tokens.len());
-    for (at, pair) in tokens.windows(2).enumerate() {
-        assert!(
-            pair[0] <= pair[1],
-            "push {at}: {} then {}",
-            pair[0],
-            pair[1]
-        );
-    }
+    assert_eq!(decrease(&tokens), None);
     let holders = tokens.windows(2).filter(|pair| pair[0] != pair[1]).count();
     assert!(holders > 10, "only {holders} changes of holder");
+}
+
+/// The checker can fail: where nothing is enforced it finds what it looks for.
+#[test]
+fn unfenced_writers_are_found_out() {
+    let tokens = pushed("mode = \"observe\"", Duration::from_secs(1));
+    assert!(
+        decrease(&tokens).is_some(),
+        "{} pushes in order",
+        tokens.len()
+    );
 }

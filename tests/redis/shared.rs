@@ -4,6 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use redis::Value;
+use ringfence::lock_name::LockName;
+use ringfence::proto::fence_service_client::FenceServiceClient;
+use ringfence::proto::{CloseRequest, SealRequest};
+use ringfence::ticket::{Action, Order};
+use ringfence::token::Token;
 
 use crate::client::{bulk, code, ok};
 use crate::relay::Relay;
@@ -50,6 +55,82 @@ fn a_token_that_was_seen_at_one_proxy_makes_older_ones_stale_at_the_other() {
     // Equal passes, at both.
     assert_eq!(one.holder(6).call(&["GET", "job:1:a"]), bulk("new"));
     assert_eq!(new.call(&["SET", "job:1:a", "newer"]), ok());
+}
+
+/// What lockd asks of a proxy: an order that it has signed.
+fn order(proxy: &Proxy, action: Action, token: u64) {
+    let authority = proxy.key.sign_order(&Order {
+        action,
+        lock: LockName::new("job/1").unwrap(),
+        token: Token::new(token).unwrap(),
+    });
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let address = format!("http://{}", proxy.admin);
+        let mut fence = FenceServiceClient::connect(address).await.unwrap();
+        let wait_ms = 10_000;
+        match action {
+            Action::Seal => {
+                let seal = SealRequest { authority, wait_ms };
+                drop(fence.seal(seal).await.unwrap());
+            }
+            Action::Close => {
+                let close = CloseRequest { authority, wait_ms };
+                let closed = fence.close(close).await.unwrap().into_inner();
+                assert_eq!(closed.floor, token + 1);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_seal_or_a_close_from_outside_reaches_every_proxy_before_it_returns() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Redis::start(dir.path());
+    let (one, two) = two_proxies(dir.path(), &redis);
+    let mut old = two.holder(5);
+    assert_eq!(old.call(&["SET", "job:1:a", "old"]), ok());
+    old.send(&["BLPOP", "job:1:q", "0"]);
+    wait_until_blocked(&mut redis.client(), "1");
+    order(&one, Action::Seal, 6);
+    // Nothing of it can be applied: the other proxy has seen nothing of the seal.
+    assert_eq!(
+        redis.client().call(&["RPUSH", "job:1:q", "x"]),
+        Value::Int(1)
+    );
+    assert_eq!(code(&old.read()), "FENCEDOUBT");
+    assert_eq!(redis.client().call(&["LLEN", "job:1:q"]), Value::Int(1));
+    let stale = two.ticket(5);
+    assert_eq!(
+        code(&two.client().call(&["FENCE", "SET", &stale])),
+        "FENCED"
+    );
+    let mut new = two.holder(6);
+    assert_eq!(new.call(&["SET", "job:1:a", "new"]), ok());
+    order(&one, Action::Close, 6);
+    let stale = two.ticket(6);
+    assert!(new.try_read().is_none());
+    assert_eq!(
+        code(&two.client().call(&["FENCE", "SET", &stale])),
+        "FENCED"
+    );
+    assert_eq!(two.holder(7).call(&["GET", "job:1:a"]), bulk("new"));
+}
+
+#[test]
+fn increments_at_one_proxy_never_run_after_a_seal_from_outside() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Redis::start(dir.path());
+    let (one, two) = two_proxies(dir.path(), &redis);
+    let mut direct = redis.client();
+    for round in 1..=tries(20) as u64 {
+        let old = two.holder(2 * round);
+        let seal = || {
+            order(&one, Action::Seal, 2 * round + 1);
+            redis.client()
+        };
+        race(old, seal, &mut direct);
+    }
 }
 
 #[test]

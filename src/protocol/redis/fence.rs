@@ -97,6 +97,19 @@ pub(super) fn split_user(user: &[u8]) -> Result<UserTickets<'_>, Refusal> {
     Ok(Some((&user[..at], tickets)))
 }
 
+/// The command in a `FENCE WITH`, whatever its tickets are.
+pub(super) fn command_in<'a>(args: &Args<'a>) -> Option<Args<'a>> {
+    let with = args.get(1)?.eq_ignore_ascii_case(b"with");
+    let inner = args.from(WITH_COMMAND_AT);
+    let named = inner.get(0).is_some_and(|name| !is_fence(name));
+    (with && named).then_some(inner)
+}
+
+/// An argument up to where a ticket begins in it.
+pub(super) fn before_ticket(arg: &[u8]) -> &[u8] {
+    find_mark(arg).map_or(arg, |at| &arg[..at])
+}
+
 /// Whether an argument looks as if a ticket were in it.
 pub(super) fn mentions_ticket(arg: &[u8]) -> bool {
     find_mark(arg).is_some()

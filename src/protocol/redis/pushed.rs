@@ -7,8 +7,8 @@
 //! | `invalidate`, and `message` on `__redis__:invalidate` | in the list of keys |
 //!
 //! (redis.io/docs: "Redis keyspace notifications", "Client-side caching reference".) Channels of
-//! other events of the server's own, which begin alike, are hidden where either of their texts holds
-//! the beginning of such a key.
+//! other events of the server's own, which begin alike, are hidden where either of their texts
+//! holds the beginning of such a key.
 //!
 //! What is left to the server: a message within the reply to an EXEC. It tells what the same client
 //! has done, and commands of clients do not touch these keys.

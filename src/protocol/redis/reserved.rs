@@ -9,8 +9,9 @@
 //! refused, and so is a policy of eviction that would take them. Commands that reach every key past
 //! their names are refused even where the operator permits them otherwise.
 //!
-//! What is left: `DBSIZE`, `INFO keyspace`, `MEMORY STATS` and `SLOWLOG LEN` count them, and a
-//! script can compute any name: scripts are refused, unless the operator trusts them.
+//! What is left: `DBSIZE`, `INFO keyspace`, `MEMORY STATS` and `SLOWLOG LEN` count them, an index
+//! that a module keeps over their database may hold them, and a script can compute any name:
+//! scripts are refused, unless the operator trusts them.
 
 use super::args::Args;
 use super::class::{Class, Reach};

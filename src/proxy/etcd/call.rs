@@ -8,14 +8,15 @@ use super::body::ToClient;
 use super::claims::Admitted;
 use super::door::{Door, Heard};
 use super::floors::TXN;
+use super::reply;
 use super::upstream::{Lost, Unary};
-use super::{NotRaised, reply};
 use crate::protocol::etcd::Call;
 use crate::protocol::etcd::answer::{self, Unwrapped};
 use crate::protocol::etcd::fence::{Fence, Seen};
 use crate::protocol::etcd::rewrite;
 use crate::protocol::etcd::wire::Malformed;
 use crate::protocol::{Kind, Refusal};
+use crate::proxy::floors::NotRaised;
 use crate::proxy::gates::Claim;
 use crate::token::Token;
 

@@ -17,11 +17,11 @@ use super::identity::Identity;
 use super::upstream::{Backend, Unary};
 use crate::config::{ListenerConfig, Mode};
 use crate::lock_name::{LockName, LockPattern};
+use crate::protocol::Listener;
 use crate::protocol::etcd::fence::{Fence, FenceKeys, Seen, value};
 use crate::protocol::etcd::wire::{self, Malformed, put_bytes, put_number};
-use crate::protocol::{Listener, Refusal};
+use crate::proxy::floors::NotRaised;
 use crate::proxy::registry::Registry;
-use crate::token::Token;
 
 /// Most times that a floor is read again because another proxy changed it meanwhile.
 const ROUNDS_MAX: usize = 16;
@@ -29,8 +29,6 @@ const ROUNDS_MAX: usize = 16;
 const CALL_MAX: Duration = Duration::from_secs(3);
 /// First and longest wait between attempts to write the `ready` key.
 const READY_RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// What a client is told to wait.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) const TXN: &str = "/etcdserverpb.KV/Txn";
 
@@ -46,47 +44,6 @@ pub struct Floors {
     registry: Option<Registry>,
     /// Carries the connection, whichever thread asks.
     runtime: Handle,
-}
-
-/// Why a floor was not raised.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum NotRaised {
-    /// It is higher already.
-    Higher(u64),
-    /// The lock's tokens are of the other kind there.
-    OtherKind,
-    /// etcd has no floor of this lock, and nobody tells what it was.
-    Lost,
-    /// The fence key holds what no proxy wrote.
-    Damaged,
-    /// etcd cannot be reached, or does not take it.
-    Unavailable,
-}
-
-impl NotRaised {
-    /// What is told to the one who presented the token.
-    pub fn refusal(self, lock: LockName, token: Token) -> Refusal {
-        let refusal = match self {
-            NotRaised::Higher(floor) => {
-                return Refusal::stale(lock, token, Token::new(floor));
-            }
-            NotRaised::OtherKind => Refusal::invalid(
-                "this lock's tokens are of the other kind: signed tickets and bare integers \
-                 never meet",
-            ),
-            NotRaised::Lost => Refusal::busy(
-                "etcd has lost the floor of this lock, and nobody tells what it was",
-                RETRY_AFTER,
-            ),
-            NotRaised::Damaged => {
-                Refusal::busy("the floor of this lock in etcd is damaged", RETRY_AFTER)
-            }
-            NotRaised::Unavailable => {
-                Refusal::busy("etcd does not take the lock's floor now", RETRY_AFTER)
-            }
-        };
-        refusal.for_lock(lock).with_token(token)
-    }
 }
 
 impl From<Malformed> for NotRaised {

@@ -3,8 +3,8 @@
 //! In the order of a call: [`accept`] takes connections (HTTP/2 with prior knowledge), [`door`]
 //! reads and classifies a call, [`claims`] verifies its tickets, [`call`] asks the gate and sends
 //! the call under the comparison of its floors, [`revoke`] does so for a lease. What is not looked
-//! at passes as a stream ([`body`], under tickets [`guard`]) over the client's own connection to etcd ([`upstream`]).
-//! [`floors`] is what the gates raise before they admit a token.
+//! at passes as a stream ([`body`], under tickets with a [`guard`]) over the client's own
+//! connection to etcd ([`upstream`]). [`floors`] is what the gates raise before they admit a token.
 //!
 //! **How the gate and etcd share the work.** Presenting a token goes through the lock's gate as on
 //! every listener: it is made durable here, older permits of other protocols are drained, and older
@@ -47,7 +47,7 @@ use std::sync::Arc;
 
 use crate::ticket::Ticket;
 
-pub use floors::{Floors, NotRaised};
+pub use floors::Floors;
 
 /// What a refusal says about a call.
 #[derive(Clone)]

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::gate::{Gate, Presented, Status};
 use crate::proxy::doubts::Doubts;
-use crate::proxy::etcd::Floors;
+use crate::proxy::floors::BackendFloors;
 use crate::proxy::watermarks::{Watermarks, What};
 use crate::token::Token;
 
@@ -23,7 +23,7 @@ pub struct Entry {
     watermarks: Watermarks,
     doubts: Doubts,
     /// The backends that check this lock's tokens themselves.
-    pub(super) floors: Vec<Arc<Floors>>,
+    pub(super) floors: Vec<BackendFloors>,
     /// The floor that they are known to have; 0: not known.
     backend_floor: AtomicU64,
     pub(super) unsigned: bool,
@@ -43,7 +43,7 @@ impl Entry {
         unsigned: bool,
         hold: Duration,
         started: Instant,
-        parts: (Watermarks, Doubts, Vec<Arc<Floors>>),
+        parts: (Watermarks, Doubts, Vec<BackendFloors>),
     ) -> Arc<Entry> {
         Arc::new(Entry {
             gate,

@@ -27,8 +27,9 @@ use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
 use super::doubts::{DOUBTS_MAX, Doubts, InFlight};
-use super::etcd::{Floors, NotRaised};
+use super::floors::{BackendFloors, NotRaised};
 use super::left::Left;
+use super::redis::fence_keys::FenceKeys;
 use super::registry::Registry;
 use super::watermarks::{LoadError, Start, Watermarks, What};
 use crate::gate::{Permit, Presented};
@@ -93,7 +94,7 @@ struct Inner {
     /// Who knows the floor of a lock that is not known here. `None`: nobody.
     registry: Option<Registry>,
     /// Backends that check tokens themselves: they learn a lock's floor before it admits.
-    floors: Vec<Arc<Floors>>,
+    floors: Vec<BackendFloors>,
     holds: Holds,
     left: Left,
     start: Start,
@@ -122,7 +123,7 @@ impl Gates {
         holds: Holds,
         left: Left,
         registry: Option<Registry>,
-        floors: Vec<Arc<Floors>>,
+        floors: Vec<BackendFloors>,
     ) -> Gates {
         let unconfirmed = AtomicBool::new(start.unconfirmed);
         Gates {
@@ -263,14 +264,34 @@ impl Gates {
         hold: Option<Duration>,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let settled = tokio::time::timeout_at(deadline, self.settle_unbounded(claim, hold)).await;
-        match settled {
+        let settling = self.settle_unbounded(claim, hold, None);
+        match tokio::time::timeout_at(deadline, settling).await {
             Ok(outcome) => outcome,
             Err(_) => Err(self.busy(claim)),
         }
     }
 
-    async fn settle_unbounded(&self, claim: &Claim, hold: Option<Duration>) -> Result<(), Refusal> {
+    /// The same for a session of a Redis server whose fence keys it is then put into itself: a
+    /// raise without it would end it too.
+    pub async fn settle_beside(
+        &self,
+        claim: &Claim,
+        own: &FenceKeys,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        let settling = self.settle_unbounded(claim, None, Some(own));
+        match tokio::time::timeout_at(deadline, settling).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(self.busy(claim)),
+        }
+    }
+
+    async fn settle_unbounded(
+        &self,
+        claim: &Claim,
+        hold: Option<Duration>,
+        own: Option<&FenceKeys>,
+    ) -> Result<(), Refusal> {
         loop {
             let entry = self
                 .entry(&claim.lock, claim.unsigned)
@@ -299,7 +320,8 @@ impl Gates {
                 }
                 _ => {}
             }
-            return match self.raise_backends(&entry, claim.token.get()).await {
+            let floor = claim.token.get();
+            return match self.raise_backends(&entry, floor, own).await {
                 Ok(()) => Ok(()),
                 Err(not_raised) => Err(not_raised.refusal(claim.lock.clone(), claim.token)),
             };
@@ -315,16 +337,29 @@ impl Gates {
     }
 
     /// Has the backends that check tokens themselves refuse what is below this floor.
-    async fn raise_backends(&self, entry: &Entry, floor: u64) -> Result<(), NotRaised> {
+    /// `own`: fence keys that the caller raises itself.
+    async fn raise_backends(
+        &self,
+        entry: &Entry,
+        floor: u64,
+        own: Option<&FenceKeys>,
+    ) -> Result<(), NotRaised> {
         if entry.has_backend_floor(floor) {
             return Ok(());
         }
+        let mut all = true;
         for floors in &entry.floors {
+            if own.is_some_and(|own| floors.are(own)) {
+                all = false;
+                continue;
+            }
             floors
                 .raise(entry.gate.lock(), floor, entry.unsigned)
                 .await?;
         }
-        entry.note_backend_floor(floor);
+        if all {
+            entry.note_backend_floor(floor);
+        }
         Ok(())
     }
 
@@ -344,7 +379,7 @@ impl Gates {
                     Presented::Settled | Presented::Stale { .. } => {}
                 }
                 let floor = entry.gate.status().floor;
-                return match self.raise_backends(&entry, floor).await {
+                return match self.raise_backends(&entry, floor, None).await {
                     Ok(()) => Ok(floor),
                     // A higher floor closes the token too.
                     Err(NotRaised::Higher(higher)) => Ok(higher.max(floor)),

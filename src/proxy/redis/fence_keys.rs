@@ -18,7 +18,9 @@
 //! - a lock that is not in it is not at zero: its watermark is what lockd has granted, or what this
 //!   proxy has on disk, which its gate has checked before.
 //!
-//! The proxy's own gates stand before it: they drain what is in flight here, and are durable.
+//! The proxy's own gates stand before it: they drain what is in flight here, and are durable. A
+//! raise that no session asks for (a seal or a close from outside, a token on another listener)
+//! goes through the same step without one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,13 +29,13 @@ use redis::{Cmd, Value};
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::Instant;
 
-use super::control::{Control, ControlError, ids_of_clients};
+use super::control::{Control, ControlError, RunId, ids_of_clients};
 use super::flights::SessionId;
-use crate::lock_name::LockName;
+use crate::lock_name::{LockName, LockPattern};
 use crate::protocol::Refusal;
+use crate::proxy::floors::NotRaised;
 use crate::proxy::gates::Claim;
 use crate::proxy::registry::Registry;
-use crate::token::Token;
 
 /// The hash's key. All that begins like it, up to the colon, is reserved.
 pub const KEY: &str = "ringfence:fence";
@@ -46,8 +48,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Most sessions of one exchange with the server.
 const BATCH_SESSIONS_MAX: usize = 256;
 
-/// KEYS: the hash. ARGV: lock, token, run id, client id, watermark of a lock that is not there.
-/// Tokens have 19 digits, so that texts compare as numbers.
+/// KEYS: the hash. ARGV: lock, token, run id, client id (none: only the watermark is raised),
+/// watermark of a lock that is not there. Tokens have 19 digits, so that texts compare as numbers.
 const HOLD: &str = r"
 local key, lock, token, run, id = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if redis.call('HGET', key, 'state') ~= 'ready' then return {'lost'} end
@@ -65,7 +67,7 @@ for of, its, at in string.gmatch(sessions, '(%x+):(%d+):(%d+)') do
     if at < token then answer[#answer + 1] = its end
   end
 end
-kept[#kept + 1] = run .. ':' .. id .. ':' .. token
+if id ~= '' then kept[#kept + 1] = run .. ':' .. id .. ':' .. token end
 redis.call('HSET', key, 'w:' .. lock, token, 's:' .. lock, table.concat(kept, ' '))
 return answer
 ";
@@ -102,6 +104,8 @@ pub struct FenceKeys {
 struct Shared {
     /// In the keys' own database.
     control: Control,
+    /// Of the listener's rules.
+    patterns: Vec<LockPattern>,
     registry: Option<Registry>,
     /// One sweep at a time.
     sweeping: AsyncMutex<()>,
@@ -112,21 +116,36 @@ struct Shared {
     wanted: Notify,
 }
 
-/// What the server says about a claim.
+/// What is asked of the server.
+struct Ask<'a> {
+    lock: &'a LockName,
+    token: u64,
+    unsigned: bool,
+    /// Who is let in; none: only the watermark is raised.
+    session: Option<&'a SessionId>,
+}
+
+/// What the server says about it.
 enum Held {
     Lost,
     Unknown,
-    Stale(Option<Token>),
+    Stale(u64),
     /// The ids of sessions with lower tokens.
     In(Vec<u64>),
 }
 
 impl FenceKeys {
-    /// Over a control connection to the keys' database. `registry`: who knows what was granted.
-    pub fn new(control: Control, registry: Option<Registry>) -> FenceKeys {
+    /// Over a control connection to the keys' database, for a listener whose rules name these
+    /// locks. `registry`: who knows what was granted.
+    pub fn new(
+        control: Control,
+        patterns: Vec<LockPattern>,
+        registry: Option<Registry>,
+    ) -> FenceKeys {
         FenceKeys {
             shared: Arc::new(Shared {
                 control,
+                patterns,
                 registry,
                 sweeping: AsyncMutex::default(),
                 begun: watch::Sender::new(false),
@@ -166,6 +185,35 @@ impl FenceKeys {
         let _ = begun.wait_for(|begun| *begun).await;
     }
 
+    /// Whether the listener's rules name this lock.
+    pub fn guards(&self, lock: &LockName) -> bool {
+        let mut patterns = self.shared.patterns.iter();
+        patterns.any(|pattern| pattern.matches(lock))
+    }
+
+    /// Whether these are the others' too.
+    pub fn are(&self, others: &FenceKeys) -> bool {
+        Arc::ptr_eq(&self.shared, &others.shared)
+    }
+
+    /// Raises a lock's watermark. When it returns, no session of any proxy with a lower token can
+    /// be applied any more. One that is dropped has to be asked for again: the sessions are listed
+    /// until they are gone.
+    pub async fn raise(
+        &self,
+        lock: &LockName,
+        floor: u64,
+        unsigned: bool,
+    ) -> Result<(), NotRaised> {
+        let ask = Ask {
+            lock,
+            token: floor,
+            unsigned,
+            session: None,
+        };
+        self.assert(&ask).await
+    }
+
     /// Lets a session in under a claim, which the proxy's own gate has settled, or says why not.
     /// When it returns, no session of any proxy with a lower token can be applied any more.
     pub async fn hold(
@@ -174,22 +222,27 @@ impl FenceKeys {
         session: &SessionId,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        match tokio::time::timeout_at(deadline, self.hold_unbounded(claim, session)).await {
-            Ok(held) => held,
-            Err(_) => Err(about(
-                claim,
-                Refusal::busy(
-                    "older sessions at the backend are not gone yet",
-                    RETRY_AFTER,
-                ),
-            )),
+        let ask = Ask {
+            lock: &claim.lock,
+            token: claim.token.get(),
+            unsigned: claim.unsigned,
+            session: Some(session),
+        };
+        match tokio::time::timeout_at(deadline, self.assert(&ask)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(not_raised)) => Err(not_raised.refusal(claim.lock.clone(), claim.token)),
+            Err(_) => {
+                let detail = "older sessions at the backend are not gone yet";
+                let refusal = Refusal::busy(detail, RETRY_AFTER);
+                Err(refusal.for_lock(claim.lock.clone()).with_token(claim.token))
+            }
         }
     }
 
-    async fn hold_unbounded(&self, claim: &Claim, session: &SessionId) -> Result<(), Refusal> {
+    async fn assert(&self, ask: &Ask<'_>) -> Result<(), NotRaised> {
         let mut known = String::new();
         loop {
-            let held = match self.ask(claim, session, &known).await {
+            let (run_id, held) = match self.ask(ask, &known).await {
                 Ok(held) => held,
                 Err(error) => {
                     tracing::warn!(%error, "the fence keys cannot be had");
@@ -205,15 +258,12 @@ impl FenceKeys {
                         tokio::time::sleep(AGAIN_AFTER).await;
                     }
                 }
-                Held::Unknown => known = digits(self.floor(claim).await?),
-                Held::Stale(watermark) => {
-                    let refusal = Refusal::stale(claim.lock.clone(), claim.token, watermark);
-                    return Err(refusal);
-                }
+                Held::Unknown => known = digits(self.floor(ask).await?),
+                Held::Stale(watermark) => return Err(NotRaised::Higher(watermark)),
                 Held::In(lower) => {
-                    self.end(&session.run_id, &lower).await;
+                    self.end(&run_id, &lower).await;
                     if !lower.is_empty()
-                        && let Err(error) = self.forget(&claim.lock, &lower).await
+                        && let Err(error) = self.forget(ask.lock, &lower).await
                     {
                         tracing::debug!(%error, "gone sessions stay in the fence keys");
                     }
@@ -223,34 +273,35 @@ impl FenceKeys {
         }
     }
 
-    async fn ask(
-        &self,
-        claim: &Claim,
-        session: &SessionId,
-        known: &str,
-    ) -> Result<Held, ControlError> {
+    /// The answer, and the life of the server that gave it.
+    async fn ask(&self, ask: &Ask<'_>, known: &str) -> Result<(RunId, Held), ControlError> {
+        let control = &self.shared.control;
+        let run_id = match ask.session {
+            Some(session) => Arc::clone(&session.run_id),
+            None => control.link().await?.run_id,
+        };
+        let id = ask.session.map(|session| session.id.to_string());
         let mut command = redis::cmd("EVAL");
-        command.arg(HOLD).arg(1).arg(KEY).arg(claim.lock.as_str());
-        command.arg(digits(claim.token.get()));
-        command.arg(&*session.run_id).arg(session.id).arg(known);
-        let (run_id, answer) = self.shared.control.call(&command).await?;
-        if run_id != session.run_id {
-            // The session has ended with its server; its end will tell.
+        command.arg(HOLD).arg(1).arg(KEY).arg(ask.lock.as_str());
+        command.arg(digits(ask.token)).arg(&*run_id);
+        command.arg(id.unwrap_or_default()).arg(known);
+        let (answered, answer) = control.call(&command).await?;
+        if answered != run_id {
+            // A session has ended with its server; its end will tell.
             return Err(ControlError::Unfit("another server answers".to_owned()));
         }
-        read_held(&answer).ok_or_else(|| ControlError::Unfit(format!("{answer:?}")))
+        let held = read_held(&answer);
+        let held = held.ok_or_else(|| ControlError::Unfit(format!("{answer:?}")))?;
+        Ok((run_id, held))
     }
 
     /// The lowest token that may be let in for a lock that is not in the hash.
-    async fn floor(&self, claim: &Claim) -> Result<u64, Refusal> {
+    async fn floor(&self, ask: &Ask<'_>) -> Result<u64, NotRaised> {
         match &self.shared.registry {
-            Some(registry) if !claim.unsigned => {
-                registry.floor(&claim.lock).await.map_err(|reason| {
-                    tracing::warn!(lock = %claim.lock, %reason, "the floor is not told");
-                    let detail = "the lock service does not tell the floor of this lock";
-                    about(claim, Refusal::busy(detail, RETRY_AFTER))
-                })
-            }
+            Some(registry) if !ask.unsigned => registry.floor(ask.lock).await.map_err(|reason| {
+                tracing::warn!(lock = %ask.lock, %reason, "the floor is not told");
+                NotRaised::Lost
+            }),
             // The gate has compared the token with what is on disk here.
             _ => Ok(1),
         }
@@ -351,10 +402,6 @@ fn digits(token: u64) -> String {
     format!("{token:019}")
 }
 
-fn about(claim: &Claim, refusal: Refusal) -> Refusal {
-    refusal.for_lock(claim.lock.clone()).with_token(claim.token)
-}
-
 fn read_held(answer: &Value) -> Option<Held> {
     let Value::Array(answer) = answer else {
         return None;
@@ -367,10 +414,7 @@ fn read_held(answer: &Value) -> Option<Held> {
     match text(word)?.as_str() {
         "lost" => Some(Held::Lost),
         "unknown" => Some(Held::Unknown),
-        "stale" => {
-            let watermark = text(rest.first()?)?.parse().ok()?;
-            Some(Held::Stale(Token::new(watermark)))
-        }
+        "stale" => Some(Held::Stale(text(rest.first()?)?.parse().ok()?)),
         "held" => {
             let ids = rest.iter().map(|id| text(id)?.parse().ok());
             Some(Held::In(ids.collect::<Option<Vec<u64>>>()?))

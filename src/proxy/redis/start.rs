@@ -15,7 +15,7 @@ use super::evict::Evictor;
 use super::fence_keys::{FenceKeys, KEY, RESERVED_PREFIX};
 use super::session;
 use crate::audit::AuditWriter;
-use crate::config::{FenceKeysConfig, RedisListenerConfig, Upstream};
+use crate::config::{FenceKeysConfig, Mode, RedisListenerConfig, Upstream};
 use crate::protocol::redis::ReservedKeys;
 use crate::proxy::accept::Entrance;
 use crate::proxy::gates::Gates;
@@ -33,6 +33,7 @@ pub struct Prepared {
     control: Control,
     /// To the database of the fence keys, where they are in the backend.
     keys: Option<Control>,
+    fence_keys: Option<FenceKeys>,
 }
 
 /// What the listeners of one proxy share.
@@ -50,8 +51,6 @@ pub struct Parts {
     pub audit: AuditWriter,
     /// The gates of observe mode.
     pub shadows: Arc<Shadows>,
-    /// Who knows what was granted.
-    pub registry: Option<Registry>,
 }
 
 /// A backend's address, as its sessions are recorded under it.
@@ -70,7 +69,9 @@ pub fn prepare(
     let control = Control::new(upstream, user, 0, connect_max, Handle::current())?;
     control.check()?;
     let mut config = config.clone();
-    let keys = match config.fence_keys {
+    // Where nothing is enforced, the server is left as it is.
+    let fence_keys = config.fence_keys.filter(|_| config.mode == Mode::Enforce);
+    let keys = match fence_keys {
         None => None,
         Some(FenceKeysConfig { database, scripts }) => {
             let keys = Control::new(upstream, user, database, connect_max, Handle::current())?;
@@ -89,7 +90,22 @@ pub fn prepare(
         sockets,
         control,
         keys,
+        fence_keys: None,
     })
+}
+
+/// The fence keys of the listeners that keep them in their backends. `registry`: who knows what was
+/// granted.
+pub fn fence_keys(prepared: &mut [Prepared], registry: Option<&Registry>) -> Vec<FenceKeys> {
+    let mut all = vec![];
+    for listener in prepared {
+        let patterns = listener.config.rules.lock_patterns();
+        let control = listener.keys.take();
+        let keys = control.map(|control| FenceKeys::new(control, patterns, registry.cloned()));
+        all.extend(keys.clone());
+        listener.fence_keys = keys;
+    }
+    all
 }
 
 /// The evictors of the listeners, at work: each first ends what an earlier run has left.
@@ -135,9 +151,9 @@ pub fn open(
         address,
         sockets,
         control,
-        keys,
+        keys: _,
+        fence_keys,
     } = prepared;
-    let fence_keys = keys.map(|control| FenceKeys::new(control, parts.registry));
     if let Some(keys) = &fence_keys {
         tasks.spawn(keys.clone().run());
     }

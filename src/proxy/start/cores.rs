@@ -70,7 +70,6 @@ impl Doors {
             watermarks: shared.watermarks.clone(),
             audit: shared.audit.clone(),
             shadows,
-            registry: shared.registry.clone(),
         };
         for (prepared, evictor) in self.redis {
             let (name, address, entrances) = redis::open(prepared, evictor, parts.clone(), tasks);

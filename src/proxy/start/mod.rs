@@ -19,6 +19,7 @@ use self::cores::{Core, Doors, bind_all, prepare_redis};
 use self::identity::{keys, opening, patterns, registered};
 use super::etcd::Floors;
 use super::fence::Fence;
+use super::floors::BackendFloors;
 use super::gates::{Gates, Holds};
 use super::left::Left;
 #[cfg(feature = "postgres")]
@@ -128,7 +129,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         .or_else(|| std::thread::available_parallelism().ok().map(Into::into));
     // First: a port that is taken must not leave a store behind that `--init` then finds.
     let sockets = bind_all(&config, threads.unwrap_or(1))?;
-    let prepared = prepare_redis(&config, threads.unwrap_or(1))?;
+    let mut prepared = prepare_redis(&config, threads.unwrap_or(1))?;
     #[cfg(feature = "postgres")]
     let ready = prepare_postgres(&config, threads.unwrap_or(1))?;
     let patterns = patterns(&config, |_| true);
@@ -152,11 +153,14 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     let proven = proven.chain(config.postgres.iter().map(|it| it.rules.lock_patterns()));
     let proven = proven.map(|patterns| (patterns, Duration::ZERO));
     let holds = Holds::new(holds.chain(proven).collect());
-    let floors: Vec<Arc<Floors>> = config
+    let etcd: Vec<Arc<Floors>> = config
         .listeners
         .iter()
         .filter_map(|listener| Floors::of(listener, registry.clone()))
         .collect();
+    let fence_keys = redis::fence_keys(&mut prepared, registry.as_ref());
+    let floors = etcd.iter().cloned().map(BackendFloors::Etcd);
+    let floors = floors.chain(fence_keys.into_iter().map(BackendFloors::Redis));
     let sessions = watermarks.sessions()?;
     let left = Left::new(&sessions);
     let gates = Gates::new(
@@ -165,14 +169,14 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         holds,
         left.clone(),
         registry.clone(),
-        floors.clone(),
+        floors.collect(),
     );
     let tickets = Tickets::new(ring, registry.clone(), config.instance.clone(), patterns);
     let tickets = Arc::new(tickets);
 
     let mut tasks = spawn_tasks(&gates, registry.clone(), start.unconfirmed);
     if options.init {
-        for floors in floors {
+        for floors in etcd {
             tasks.spawn(floors.make_ready());
         }
     }

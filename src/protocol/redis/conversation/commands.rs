@@ -1,17 +1,15 @@
 //! Planning: from the arguments of a command to what is to become of it.
 
-use std::sync::Arc;
-
 use super::super::args::Args;
 use super::super::class::Class;
 use super::super::encode;
-use super::super::fence::{self, Fence, WITH_COMMAND_AT};
+use super::super::fence;
 use super::super::filter::Filter;
 use super::super::key_spec::{NeedsMore, argument};
 use super::super::options::database_index;
 use super::super::rules::RedisRules;
 use super::super::table::{Command, CommandTable};
-use super::super::treatment::{Special, Treatment};
+use super::super::treatment::{Channels, Special, Treatment};
 use super::plan::{Action, Deliver, Effect, Expect, Plan, Send};
 use super::withheld::ReplyMode;
 use super::{Conversation, EXEC_ABORTED, TRANSACTION_LOCKS_MAX};
@@ -35,51 +33,47 @@ impl<T> Conversation<T> {
         self.plan_command(args, table, rules)
     }
 
-    fn plan_fence(
-        &self,
-        args: &Args<'_>,
-        table: &CommandTable,
-        rules: &RedisRules,
-    ) -> Result<Plan, NeedsMore> {
-        let operation: Arc<str> = "fence".into();
-        let fence = match fence::read(args)? {
-            Ok(fence) => fence,
-            Err(refusal) => return Ok(Plan::refuse(operation, refusal)),
-        };
-        if self.in_transaction() {
-            let refusal = Refusal::invalid("FENCE is not taken between MULTI and EXEC");
-            return Ok(Plan::refuse(operation, refusal));
-        }
-        let tickets = match fence {
-            Fence::With(tickets) => tickets,
-            Fence::Connection(command, tickets) => {
-                let plan = Plan::new(operation, Action::Fence(command));
-                return Ok(Plan { tickets, ..plan });
+    /// A command that is forwarded by its name alone: so much of it has come, and still it is not
+    /// told which keys it names. For where nothing is refused.
+    pub fn plan_unread(&self, args: &Args<'_>, table: &CommandTable, refusal: Refusal) -> Plan {
+        let (command, _) = table.find(args);
+        let plan = Plan::forward(command.name.clone());
+        let would_refuse = Some(refusal);
+        let special = match command.treatment {
+            Some(Treatment::Special(special)) => special,
+            _ => {
+                return Plan {
+                    would_refuse,
+                    ..plan
+                };
             }
         };
-        let inner = args.from(WITH_COMMAND_AT);
-        let mut plan = match argument(&inner, 0)? {
-            Some(name) if fence::is_fence(name) => {
-                let refusal = Refusal::invalid("FENCE WITH is followed by a command of the server");
-                return Ok(Plan::refuse(operation, refusal));
+        let expect = match special {
+            Special::Subscribe(channels) | Special::Unsubscribe(channels) => {
+                let subscribes = matches!(special, Special::Subscribe(_));
+                confirmations(channels, subscribes, args)
             }
-            _ => self.plan_command(&inner, table, rules)?,
+            _ => Expect::One,
         };
-        if plan.effect != Effect::None || plan.expect != Expect::One {
-            let refusal = Refusal::invalid(format!(
-                "FENCE WITH is for one command on data: `{}` is about the connection",
-                plan.operation
-            ));
-            return Ok(Plan::refuse(operation, refusal));
+        Plan {
+            would_refuse,
+            expect,
+            ..plan
         }
-        plan.tickets = tickets;
-        if plan.action == Action::Forward(Send::AsIs) {
-            plan.action = Action::Forward(without_beginning(args));
-        }
-        Ok(plan)
     }
 
-    fn plan_command(
+    /// The plan of what is refused: where nothing is, it stays and says why it would be.
+    pub(super) fn refused(&self, plan: Plan, refusal: Refusal) -> Plan {
+        match self.settings.observes {
+            true => Plan {
+                would_refuse: plan.would_refuse.or(Some(refusal)),
+                ..plan
+            },
+            false => Plan::refuse(plan.operation, refusal),
+        }
+    }
+
+    pub(super) fn plan_command(
         &self,
         args: &Args<'_>,
         table: &CommandTable,
@@ -91,22 +85,27 @@ impl<T> Conversation<T> {
         }
         let operation = command.name.clone();
         let denied = command.treatment == Some(Treatment::Denied) || !is_understood(command);
+        let mut refusal = None;
         if denied && !rules.permits(&operation) {
             let why = match command.why {
                 "" => "it is about subscriptions and not known here",
                 why => why,
             };
             let detail = format!("`{operation}` is not let through: {why}");
-            return Ok(Plan::refuse(operation, Refusal::unclassified(detail)));
+            refusal = Some(Refusal::unclassified(detail));
         }
         let special = match command.treatment {
             Some(Treatment::Special(special)) => Some(special),
             _ => None,
         };
-        if let Some(refusal) = self.refuses_in_transaction(special, rules) {
-            return Ok(Plan::refuse(operation, refusal));
-        }
+        let refusal = refusal.or_else(|| self.refuses_in_transaction(special, rules));
         let mut plan = Plan::forward(operation);
+        if let Some(refusal) = refusal {
+            plan = self.refused(plan, refusal);
+            if matches!(plan.action, Action::Refuse(_)) {
+                return Ok(plan);
+            }
+        }
         if args.is_inline() {
             // What was classified is what is sent, whoever splits it.
             plan.action = Action::Forward(Send::Instead(encode::command(
@@ -128,13 +127,20 @@ impl<T> Conversation<T> {
         });
         match reserved.and_then(|()| rules.locks(&class, &databases)) {
             Ok(locks) => plan.locks = locks,
-            Err(refusal) => return Ok(Plan::refuse(plan.operation, refusal)),
+            Err(refusal) => plan = self.refused(plan, refusal),
+        }
+        if matches!(plan.action, Action::Refuse(_)) {
+            return Ok(plan);
         }
         if let Some(transaction) = &self.transaction
             && transaction.locks.len() + plan.locks.len() > TRANSACTION_LOCKS_MAX
         {
             let detail = format!("the transaction needs more than {TRANSACTION_LOCKS_MAX} locks");
-            return Ok(Plan::refuse(plan.operation, Refusal::unclassified(detail)));
+            plan = self.refused(plan, Refusal::unclassified(detail));
+            if matches!(plan.action, Action::Refuse(_)) {
+                return Ok(plan);
+            }
+            plan.locks.clear();
         }
         match special {
             Some(special) => self.plan_special(special, plan, args, rules),
@@ -211,11 +217,7 @@ impl<T> Conversation<T> {
             Special::Subscribe(channels) | Special::Unsubscribe(channels) => {
                 let subscribes = matches!(special, Special::Subscribe(_));
                 plan.pins = true;
-                plan.expect = Expect::Confirmations {
-                    channels,
-                    subscribes,
-                    left: (!alone).then(|| args.declared() as u64 - 1),
-                };
+                plan.expect = confirmations(channels, subscribes, args);
             }
             Special::Monitor if alone => {
                 plan.effect = Effect::Monitor;
@@ -279,7 +281,7 @@ impl<T> Conversation<T> {
     fn plan_exec(&self, plan: Plan, rules: &RedisRules) -> Plan {
         let Some(transaction) = &self.transaction else {
             // Where writes are guarded it must not run what is not known here.
-            return match rules.guards() {
+            return match rules.guards() && !self.settings.observes {
                 true => Plan {
                     action: Action::Answer(encode::error("ERR EXEC without MULTI")),
                     ..plan
@@ -318,11 +320,11 @@ impl<T> Conversation<T> {
             return Err(NeedsMore);
         }
         let (Some(user), Some(password), 3) = (args.get(1), args.get(2), args.len()) else {
-            return Ok(without_stray_ticket(plan, args));
+            return Ok(self.without_stray_ticket(plan, args));
         };
         match fence::split_user(user) {
-            Err(refusal) => Ok(Plan::refuse(plan.operation, refusal)),
-            Ok(None) => Ok(without_stray_ticket(plan, args)),
+            Err(refusal) => Ok(self.refused(without_tickets(plan, args), refusal)),
+            Ok(None) => Ok(self.without_stray_ticket(plan, args)),
             Ok(Some((user, tickets))) => {
                 plan.tickets = tickets;
                 plan.barrier = true;
@@ -357,7 +359,9 @@ impl<T> Conversation<T> {
                 (Some(user), Some(password)) if is("auth") => {
                     auth = true;
                     let user = match fence::split_user(user) {
-                        Err(refusal) => return Ok(Plan::refuse(plan.operation, refusal)),
+                        Err(refusal) => {
+                            return Ok(self.refused(without_tickets(plan, args), refusal));
+                        }
                         Ok(None) => user,
                         Ok(Some((user, tickets))) => {
                             changed = true;
@@ -377,7 +381,7 @@ impl<T> Conversation<T> {
                     at += 2;
                 }
                 // The server refuses it, and does none of it.
-                _ => return Ok(without_stray_ticket(plan, args)),
+                _ => return Ok(self.without_stray_ticket(plan, args)),
             }
         }
         plan.effect = Effect::Hello { version, auth };
@@ -387,15 +391,29 @@ impl<T> Conversation<T> {
             false => Ok(plan),
         }
     }
+
+    /// Refuses a command that has a ticket where none belongs: the server must not see it.
+    fn without_stray_ticket(&self, plan: Plan, args: &Args<'_>) -> Plan {
+        if args.iter().skip(1).any(fence::mentions_ticket) {
+            let detail = "a ticket stands behind the user's name, which a password follows";
+            return self.refused(without_tickets(plan, args), Refusal::invalid(detail));
+        }
+        plan
+    }
 }
 
-/// Refuses a command that has a ticket where none belongs: the server must not see it.
-fn without_stray_ticket(plan: Plan, args: &Args<'_>) -> Plan {
-    if args.iter().skip(1).any(fence::mentions_ticket) {
-        let detail = "a ticket stands behind the user's name, which a password follows";
-        return Plan::refuse(plan.operation, Refusal::invalid(detail));
+/// The command with its arguments cut off where tickets begin in them.
+fn without_tickets(plan: Plan, args: &Args<'_>) -> Plan {
+    plan.instead(&args.iter().map(fence::before_ticket).collect::<Vec<_>>())
+}
+
+/// One for each channel, one in all where none is named.
+fn confirmations(channels: Channels, subscribes: bool, args: &Args<'_>) -> Expect {
+    Expect::Confirmations {
+        channels,
+        subscribes,
+        left: (args.declared() > 1).then(|| args.declared() as u64 - 1),
     }
-    plan
 }
 
 /// A command about subscriptions that is not known here would put replies out of step.
@@ -420,20 +438,4 @@ fn with_reply_mode(plan: Plan, args: &Args<'_>) -> Result<Plan, NeedsMore> {
         effect: Effect::ReplyMode(*mode),
         ..plan.instead(&["CLIENT", "REPLY", "ON"])
     })
-}
-
-/// The request without `FENCE WITH <ticket>`.
-fn without_beginning(args: &Args<'_>) -> Send {
-    let inner = args.from(WITH_COMMAND_AT);
-    match args
-        .offset_of(WITH_COMMAND_AT)
-        .filter(|_| !args.is_inline())
-    {
-        Some(from) => {
-            let mut head = vec![];
-            encode::line(&mut head, b'*', inner.declared());
-            Send::Tail { head, from }
-        }
-        None => Send::Instead(encode::command(&inner.iter().collect::<Vec<_>>())),
-    }
 }

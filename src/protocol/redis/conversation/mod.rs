@@ -16,6 +16,7 @@
 //! It leaves to the shell: bytes, verifying tickets, the gate, which backend connection is whose.
 
 mod commands;
+mod fenced;
 mod plain;
 mod plan;
 mod replies;
@@ -55,6 +56,9 @@ pub struct ConversationSettings {
     pub name_prefix: Option<Box<[u8]>>,
     /// The beginning of the keys that nothing which the server sends by itself may tell.
     pub hidden: Option<Box<[u8]>>,
+    /// Nothing of the server's is refused: what would be is forwarded, and says so
+    /// ([`Plan::would_refuse`]). The proxy's own commands are still its own.
+    pub observes: bool,
 }
 
 /// What the replies so far say about the connection.
@@ -284,7 +288,10 @@ impl<T> Conversation<T> {
             self.send(discard, None);
             return Some(encode::command(&["DISCARD"]));
         }
-        if let Some(transaction) = &mut self.transaction {
+        // Where nothing of the server's is refused, neither is its transaction.
+        if let Some(transaction) = &mut self.transaction
+            && !self.settings.observes
+        {
             transaction.refused = true;
         }
         self.push_local(line);

@@ -26,6 +26,8 @@ pub struct Plan {
     pub tickets: Vec<Box<str>>,
     /// What to do.
     pub action: Action,
+    /// Why it would be refused, were not all forwarded.
+    pub would_refuse: Option<Refusal>,
     /// It may wait at the server for as long as it likes.
     pub blocks: bool,
     /// It needs, or makes, a backend connection of its own.
@@ -116,6 +118,7 @@ impl Plan {
             locks: vec![],
             tickets: vec![],
             action,
+            would_refuse: None,
             blocks: false,
             pins: false,
             barrier: false,

@@ -107,7 +107,7 @@ impl<T: Clone> Conversation<T> {
         if self.withheld.takes(sent.effect, head.is_error()) {
             return Ok(Delivery::Swallow);
         }
-        if head.redirect().is_some() {
+        if head.redirect().is_some() && !self.settings.observes {
             return Ok(Delivery::Instead(redirected()));
         }
         Ok(match std::mem::replace(&mut sent.deliver, Deliver::AsIs) {
@@ -129,8 +129,8 @@ impl<T: Clone> Conversation<T> {
             return Delivery::Swallow;
         }
         match head.redirect() {
-            Some(_) => Delivery::Instead(redirected()),
-            None => Delivery::Forward,
+            Some(_) if !self.settings.observes => Delivery::Instead(redirected()),
+            _ => Delivery::Forward,
         }
     }
 

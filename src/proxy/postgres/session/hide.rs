@@ -6,8 +6,8 @@ use crate::config::{Mode, Trust};
 use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::Classified;
 use crate::protocol::postgres::frame::{Bind, Parse, query, rewrite_parse};
-use crate::protocol::postgres::ticket::{PARAMETER, Tickets, comment};
 use crate::protocol::postgres::ticket::change::{hide, hide_in_bind};
+use crate::protocol::postgres::ticket::{PARAMETER, Tickets, comment};
 
 /// What stands at the server in the place of tickets that are not genuine, where that is only noted.
 const NOT_GENUINE: &str = "invalid";

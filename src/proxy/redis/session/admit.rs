@@ -166,6 +166,9 @@ impl Session {
             Err(refusal) => return self.unless_observing(plan, refusal),
         };
         if self.listening.config.mode == Mode::Observe {
+            if let Some(refusal) = &plan.would_refuse {
+                self.audit(refusal, &plan.operation);
+            }
             self.observe(plan, &claims);
             return Admitted::Passed(Passage::Free);
         }

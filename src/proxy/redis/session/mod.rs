@@ -1,7 +1,8 @@
 //! One client and its backend connection, in one task: whatever can go on goes on at each poll.
 //!
 //! The stages, one file each: `requests` (decode, plan, forward), `admit` (the gate, at once or by
-//! waiting), `replies` (whose they are, what ends with them), `revoke` (a newer token has come).
+//! waiting), `replies` (whose they are, what ends with them), `revoke` (a newer token has come);
+//! and `blind`, for replies that nobody understands where nothing may be ended.
 //!
 //! Invariants:
 //! - while a command waits for the gate, nothing behind it is looked at, and replies go on;
@@ -10,6 +11,7 @@
 //!   whose last byte has not left is told as not applied, the others as unknown.
 
 mod admit;
+mod blind;
 mod present;
 mod replies;
 mod requests;
@@ -31,6 +33,7 @@ use self::revoke::Revocation;
 use super::RedisListening;
 use super::backend::{OpenError, Opened};
 use super::flights::{Flights, Load};
+use crate::config::Mode;
 use crate::protocol::Refusal;
 use crate::protocol::redis::{
     CommandTable, Conversation, ConversationSettings, ReplyScanner, RequestLimits, RequestScanner,
@@ -144,6 +147,8 @@ struct Session {
     farewell: Option<Pin<Box<tokio::time::Sleep>>>,
     /// Bytes that the backend's socket has taken.
     sent_bytes: u64,
+    /// Replies are not understood any more, and pass as they come: see [`blind`].
+    blind: bool,
 }
 
 impl Session {
@@ -154,11 +159,16 @@ impl Session {
         opened: Opened,
     ) -> Session {
         let limits = RequestLimits {
-            bulk_bytes_max: listening.config.limits.bulk_bytes_max,
+            bulk_bytes_max: match listening.config.mode {
+                Mode::Enforce => listening.config.limits.bulk_bytes_max,
+                // The server's own limit holds.
+                Mode::Observe => i64::MAX.unsigned_abs(),
+            },
             ..RequestLimits::default()
         };
         let settings = ConversationSettings {
             hidden: listening.config.rules.hidden_prefix(),
+            observes: listening.config.mode == Mode::Observe,
             ..ConversationSettings::default()
         };
         let flights = Flights::new(opened.session, listening.evictor.clone());
@@ -186,6 +196,7 @@ impl Session {
             last_words: None,
             farewell: None,
             sent_bytes: 0,
+            blind: false,
             listening,
         }
     }

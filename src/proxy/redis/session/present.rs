@@ -74,7 +74,11 @@ pub(super) async fn present(
     session: SessionId,
     texts: Vec<Box<str>>,
 ) -> Result<(Presented, Vec<Settled>), NotPresented> {
-    let deadline = Instant::now() + listening.config.admit_deadline;
+    let deadline = match listening.config.mode {
+        Mode::Enforce => Instant::now() + listening.config.admit_deadline,
+        // It has come: observing never waits.
+        Mode::Observe => Instant::now(),
+    };
     let presented = match listening.config.trust {
         Trust::Signed => verify(&listening, &texts, deadline).await?,
         Trust::Unsigned => bare(&texts)?,
@@ -165,9 +169,13 @@ async fn settle(
     deadline: Instant,
 ) -> Result<Settled, Refusal> {
     loop {
-        listening.gates.settle(claim, None, deadline).await?;
-        if let Some(keys) = &listening.fence_keys {
-            keys.hold(claim, session, deadline).await?;
+        let gates = &listening.gates;
+        match &listening.fence_keys {
+            None => gates.settle(claim, None, deadline).await?,
+            Some(keys) => {
+                gates.settle_beside(claim, keys, deadline).await?;
+                keys.hold(claim, session, deadline).await?;
+            }
         }
         // It may be evicted in between; then it is settled anew.
         if let Some(entry) = listening.gates.loaded(&claim.lock) {

@@ -7,6 +7,7 @@
 use bytes::{Buf as _, BytesMut};
 
 use super::{Phase, Session, shrink};
+use crate::config::Mode;
 use crate::protocol::redis::{
     Change, Conversation, ConversationSettings, Delivery, Filter, Filtered, Finished, Owed,
     ReplyEnd, ReplyHead, ReplyProgress, refusal_reply,
@@ -33,11 +34,19 @@ impl Session {
     pub(super) fn take_replies(&mut self) {
         // Out of the way of everything that is called with its bytes.
         let mut bytes = std::mem::take(&mut self.from_backend);
-        match self.take_replies_from(&bytes) {
+        if self.blind {
+            self.to_client.extend_from_slice(&bytes);
+            return;
+        }
+        let mut run = 0;
+        match self.take_replies_from(&bytes, &mut run) {
             Ok(taken) => {
                 bytes.advance(taken);
                 shrink(&mut bytes);
                 self.from_backend = bytes;
+            }
+            Err(reason) if self.listening.config.mode == Mode::Observe => {
+                self.go_blind(&reason, &bytes[run..]);
             }
             Err(reason) => {
                 tracing::error!(reason, "the backend's replies are out of step");
@@ -46,34 +55,35 @@ impl Session {
         }
     }
 
-    fn take_replies_from(&mut self, bytes: &[u8]) -> Result<usize, String> {
+    /// `run`: what has come up to there is dealt with. Replies that follow each other to the client
+    /// are copied at once.
+    fn take_replies_from(&mut self, bytes: &[u8], run: &mut usize) -> Result<usize, String> {
         let mut at = 0;
-        // Replies that follow each other to the client are copied at once.
-        let mut run = 0;
         while at < bytes.len() && !matches!(self.phase, Phase::Flushing | Phase::Over) {
             let rest = &bytes[at..];
             if let Some(delivering) = self.delivery.take() {
                 let part = self.replies.stream(rest).map_err(|it| it.to_string())?;
                 at += part.len;
                 self.deliver_part(delivering, &rest[..part.len], part.ended)?;
-                run = at;
+                *run = at;
                 continue;
             }
             match self.replies.scan(rest).map_err(|it| it.to_string())? {
                 ReplyProgress::More => break,
                 ReplyProgress::Partial(head) => {
-                    self.to_client.extend_from_slice(&bytes[run..at]);
+                    self.to_client.extend_from_slice(&bytes[*run..at]);
+                    *run = at;
                     let delivering = self.begin(&head)?;
                     self.deliver_part(delivering, rest, None)?;
                     at = bytes.len();
-                    run = at;
+                    *run = at;
                 }
                 ReplyProgress::Complete { len, head, end } => {
                     let delivery = self.delivery_of(&head)?;
                     if !matches!(delivery, Delivery::Forward) {
-                        self.to_client.extend_from_slice(&bytes[run..at]);
+                        self.to_client.extend_from_slice(&bytes[*run..at]);
                         self.deliver_whole(delivery, &rest[..len])?;
-                        run = at + len;
+                        *run = at + len;
                     }
                     at += len;
                     self.replies.reset();
@@ -81,14 +91,15 @@ impl Session {
                         self.finish(finished);
                     }
                     while let Some(local) = self.conversation.next_local() {
-                        self.to_client.extend_from_slice(&bytes[run..at]);
-                        run = at;
+                        self.to_client.extend_from_slice(&bytes[*run..at]);
+                        *run = at;
                         self.to_client.extend_from_slice(&local);
                     }
                 }
             }
         }
-        self.to_client.extend_from_slice(&bytes[run..at]);
+        self.to_client.extend_from_slice(&bytes[*run..at]);
+        *run = at;
         Ok(at)
     }
 
@@ -208,7 +219,9 @@ impl Session {
                     if payload.is_some_and(|load| load.fenced) {
                         self.audit(&fate, &operation);
                     }
-                    if wanted && tells {
+                    // Observing, the end of the connection is the server's own.
+                    let enforces = self.listening.config.mode == Mode::Enforce;
+                    if wanted && tells && enforces {
                         self.to_client.extend_from_slice(&refusal_reply(&fate));
                     }
                 }

@@ -117,16 +117,20 @@ impl Session {
     }
 
     fn take(&mut self, request: &[u8], extent: Extent) -> Taken {
+        if self.blind {
+            self.take_blind(request, extent);
+            return Taken::Done;
+        }
         if extent == Extent::Whole && self.take_plain(request) {
             return Taken::Done;
         }
         let args = self.requests.args(request);
         let rules = &self.listening.config.rules;
         let Ok(plan) = self.conversation.plan(&args, &self.table, rules) else {
-            return self.undecided(request.len());
+            return self.undecided(request);
         };
         if extent == Extent::Beginning && self.needs_every_key(&plan) {
-            return self.undecided(request.len());
+            return self.undecided(request);
         }
         if plan.alone && self.conversation.outstanding() > 0 {
             return Taken::Later;
@@ -180,13 +184,18 @@ impl Session {
     }
 
     /// What has come of a request does not tell which locks it needs.
-    fn undecided(&mut self, len: usize) -> Taken {
-        if len < UNDECIDED_BYTES_MAX {
-            return Taken::MoreBytes(len + UNDECIDED_BYTES_MAX / 8);
+    fn undecided(&mut self, request: &[u8]) -> Taken {
+        if request.len() < UNDECIDED_BYTES_MAX {
+            return Taken::MoreBytes(request.len() + UNDECIDED_BYTES_MAX / 8);
         }
         let refusal = Refusal::unclassified(format!(
             "which keys this command names is not told in its first {UNDECIDED_BYTES_MAX} bytes"
         ));
+        if self.listening.config.mode == Mode::Observe {
+            let args = self.requests.args(request);
+            let plan = self.conversation.plan_unread(&args, &self.table, refusal);
+            return self.decide(plan, request, Extent::Beginning);
+        }
         self.last_words = Some(refusal_reply(&refusal));
         self.phase = Phase::Ending;
         Taken::Done
@@ -271,14 +280,7 @@ impl Session {
         self.note_binding(&plan);
         let fenced = self.board(passage);
         if let Action::Forward(bytes) = &plan.action {
-            match bytes {
-                Send::AsIs => self.to_backend.extend_from_slice(request),
-                Send::Tail { head, from } => {
-                    self.to_backend.extend_from_slice(head);
-                    self.to_backend.extend_from_slice(&request[*from..]);
-                }
-                Send::Instead(whole) => self.to_backend.extend_from_slice(whole),
-            }
+            self.put_to_backend(bytes, request);
         }
         let load = Load {
             fenced,
@@ -301,6 +303,17 @@ impl Session {
             Passage::Shared => self.flights.share(),
         }
         true
+    }
+
+    pub(super) fn put_to_backend(&mut self, bytes: &Send, request: &[u8]) {
+        match bytes {
+            Send::AsIs => self.to_backend.extend_from_slice(request),
+            Send::Tail { head, from } => {
+                self.to_backend.extend_from_slice(head);
+                self.to_backend.extend_from_slice(&request[*from..]);
+            }
+            Send::Instead(whole) => self.to_backend.extend_from_slice(whole),
+        }
     }
 
     /// Bytes that are sent on the session, or wait to be.

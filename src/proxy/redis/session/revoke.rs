@@ -2,9 +2,9 @@
 //!
 //! Short replies are awaited for the listener's `revoke_patience`. A command that waits at the
 //! server, or that is not answered in that time, ends with its session: `CLIENT KILL ID`. What the
-//! client gets then: its connection's unanswered commands in order, writes as `-FENCEDOUBT`, and the
-//! end of the connection, as Redis ends the one of a killed client. A command whose last byte had
-//! not left is not in doubt: `-FENCED`.
+//! client gets then: its connection's unanswered commands in order, writes as `-FENCEDOUBT`, and
+//! the end of the connection, as Redis ends the one of a killed client. A command whose last byte
+//! had not left is not in doubt: `-FENCED`.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

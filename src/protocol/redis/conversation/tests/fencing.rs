@@ -171,3 +171,19 @@ fn a_redirection_never_reaches_the_client() {
     assert!(refusal.starts_with(b"-FENCEUNCLASS"));
     assert_eq!(Code::Unclassified.as_str(), "unclassified");
 }
+
+#[test]
+fn an_auth_is_sent_alone() {
+    let talk = Talk::new(rules(&[]));
+    for (line, alone) in [
+        ("AUTH pw", true),
+        ("AUTH app pw", true),
+        ("AUTH app;fence=t pw", true),
+        ("HELLO 3 AUTH app pw", true),
+        ("HELLO 3 SETNAME a AUTH app pw", true),
+        ("HELLO 3", false),
+        ("PING", false),
+    ] {
+        assert_eq!(talk.plan(line).alone, alone, "{line}");
+    }
+}

@@ -487,19 +487,3 @@ fn watch_binds_the_connection_until_the_transaction_ends() {
     talk.both("EXEC", "*-1\r\n");
     assert!(talk.conversation.is_plain());
 }
-
-#[test]
-fn an_auth_is_sent_alone() {
-    let talk = Talk::new(rules(&[]));
-    for (line, alone) in [
-        ("AUTH pw", true),
-        ("AUTH app pw", true),
-        ("AUTH app;fence=t pw", true),
-        ("HELLO 3 AUTH app pw", true),
-        ("HELLO 3 SETNAME a AUTH app pw", true),
-        ("HELLO 3", false),
-        ("PING", false),
-    ] {
-        assert_eq!(talk.plan(line).alone, alone, "{line}");
-    }
-}

@@ -1,0 +1,85 @@
+//! COPY in both protocols.
+
+use super::{BackendMessage, Deliver, Driven, I, Message};
+
+/// pgbouncer PR 1025, pgdog PR 886: Sync right after the Execute of a COPY.
+#[test]
+fn a_copy_in_ignores_the_sync_before_the_end_of_its_data() {
+    let mut it = Driven::new();
+    it.run("COPY t FROM STDIN");
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.reply(BackendMessage::BindComplete);
+    it.reply(BackendMessage::CopyIn);
+    it.send(Message::CopyData);
+    it.sync();
+    it.send(Message::CopyEnd);
+    it.sync();
+    it.done("COPY 1");
+    it.ready(I);
+    assert!(it.0.is_quiet());
+    // All of it before the server's first answer.
+    it.run("COPY t FROM STDIN");
+    it.sync();
+    it.send(Message::CopyData);
+    it.send(Message::CopyEnd);
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.reply(BackendMessage::BindComplete);
+    it.reply(BackendMessage::CopyIn);
+    it.done("COPY 1");
+    it.ready(I);
+    assert!(it.0.is_quiet());
+}
+
+/// rust-postgres PR 1337: a COPY that fails before it takes data answers both Syncs; pgbouncer PR
+/// 1471: the data and its end come after the error.
+#[test]
+fn a_copy_that_fails_at_once_answers_every_sync() {
+    let mut it = Driven::new();
+    it.run("COPY no_table FROM STDIN");
+    it.sync();
+    it.send(Message::CopyEnd);
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.error();
+    it.ready(I);
+    it.ready(I);
+    assert!(it.0.is_quiet());
+    it.query("COPY no_table FROM STDIN");
+    it.error();
+    it.ready(I);
+    it.send(Message::CopyData);
+    it.send(Message::CopyEnd);
+    assert!(it.0.is_quiet());
+    it.did("SELECT 1", "SELECT 1", I);
+}
+
+#[test]
+fn a_refusal_behind_data_that_nobody_took_is_told() {
+    let mut it = Driven::new();
+    it.run("COPY no_table FROM STDIN");
+    it.sync();
+    it.send(Message::CopyEnd);
+    let considered = it.consider_query("UPDATE t SET a = 1").unwrap();
+    it.0.refuse(&considered, b"RF001".to_vec());
+    it.reply(BackendMessage::ParseComplete);
+    it.error();
+    it.ready(I);
+    assert_eq!(it.error(), Deliver::Replace(b"RF001".to_vec()));
+    it.ready(I);
+}
+
+#[test]
+fn a_simple_copy_fails_in_its_data() {
+    let mut it = Driven::new();
+    it.query("COPY t FROM STDIN");
+    it.reply(BackendMessage::CopyIn);
+    assert!(!it.0.is_quiet());
+    assert!(it.consider_query("SELECT 1").is_err());
+    it.send(Message::CopyData);
+    it.error();
+    it.ready(I);
+    it.send(Message::CopyEnd);
+    it.did("SELECT 1", "SELECT 1", I);
+}

@@ -1,0 +1,78 @@
+//! Random conversations.
+
+use super::{BackendMessage, ClosedKind, Driven, E, I, Lexing, Message, Session, T, classify};
+use proptest::prelude::{Strategy, prop, prop_oneof, proptest};
+
+fn step() -> impl Strategy<Value = u8> {
+    prop_oneof![0_u8..24]
+}
+
+proptest! {
+    /// Whatever client and server send: no panic, and a session that was given up stays refused.
+    #[test]
+    fn no_order_of_messages_makes_it_panic(steps in prop::collection::vec(step(), 0..60)) {
+        let mut it = Driven::new();
+        for step in steps {
+            let texts = ["BEGIN", "COMMIT", "SET ringfence.token = 'a'", "COPY t FROM STDIN"];
+            let message = match step {
+                0..4 => {
+                    let text = texts[usize::from(step)];
+                    let classified = classify(text.as_bytes(), Lexing::CERTAIN);
+                    let message = Message::Parse(b"", text.as_bytes(), &classified);
+                    forward_or_refuse(&mut it.0, message);
+                    continue;
+                }
+                4 => Message::BindHead(b"", b""),
+                5 => Message::Execute(b""),
+                6 => Message::Sync,
+                7 => Message::CopyEnd,
+                8 => Message::Close(ClosedKind::Statement, b""),
+                9 => {
+                    let classified = classify(b"ROLLBACK", Lexing::CERTAIN);
+                    forward_or_refuse(&mut it.0, Message::Query(b"ROLLBACK", &classified));
+                    continue;
+                }
+                10 => {
+                    if it.0.is_quiet() && it.0.in_transaction() {
+                        it.0.roll_back(vec![]);
+                    }
+                    continue;
+                }
+                _ => {
+                    let reply = match step {
+                        11 => BackendMessage::ParseComplete,
+                        12 => BackendMessage::BindComplete,
+                        13 => BackendMessage::CommandComplete { tag: b"ROLLBACK" },
+                        14 => BackendMessage::CommandComplete { tag: b"COMMIT" },
+                        15 => BackendMessage::CopyIn,
+                        16 => BackendMessage::ReadyForQuery(T),
+                        17 => BackendMessage::ReadyForQuery(E),
+                        18 => BackendMessage::read(b'E', b"\0").unwrap(),
+                        19 => BackendMessage::CloseComplete,
+                        _ => BackendMessage::ReadyForQuery(I),
+                    };
+                    if it.0.reply(&reply).is_err() {
+                        return Ok(());
+                    }
+                    continue;
+                }
+            };
+            forward_or_refuse(&mut it.0, message);
+        }
+    }
+}
+
+fn forward_or_refuse(session: &mut Session, message: Message<'_>) {
+    match session.consider(message) {
+        Ok(considered) if considered.rolled_back && !considered.only_rolls_back() => {
+            session.refuse(&considered, vec![]);
+        }
+        Ok(considered) => {
+            session.forward(considered);
+        }
+        Err(_) => {
+            let unread = session.unread(message);
+            session.refuse(&unread, vec![]);
+        }
+    }
+}

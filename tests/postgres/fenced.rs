@@ -26,40 +26,32 @@ const CHANNELS: &[Channel] = &[
         Client::connect_with(world.proxy.address(), &parameters).query(WRITE)
     }),
     ("SET", |world, ticket| {
-        let mut client = world.proxy.client();
-        client
-            .query(&format!("SET ringfence.token = '{ticket}'"))
-            .ok();
-        client.query(WRITE)
+        let set = format!("SET ringfence.token = '{ticket}'");
+        in_order(&mut world.proxy.client(), &[&set, WRITE])
     }),
     ("SET by the extended protocol", |world, ticket| {
         let mut client = world.proxy.client();
-        client
-            .run(&format!("SET ringfence.token TO '{ticket}'"), &[])
-            .ok();
-        client.run(WRITE, &[])
+        let told = client.run(&format!("SET ringfence.token TO '{ticket}'"), &[]);
+        match told.code() {
+            "" => client.run(WRITE, &[]),
+            _ => told,
+        }
     }),
     ("SET LOCAL", |world, ticket| {
-        let mut client = world.proxy.client();
-        client.query("BEGIN").ok();
-        client
-            .query(&format!("SET LOCAL ringfence.token = '{ticket}'"))
-            .ok();
-        let told = client.query(WRITE);
-        client.query("COMMIT");
-        told
+        let set = format!("SET LOCAL ringfence.token = '{ticket}'");
+        in_order(&mut world.proxy.client(), &["BEGIN", &set, WRITE, "COMMIT"])
     }),
     ("set_config", |world, ticket| {
-        let mut client = world.proxy.client();
         let set = format!("SELECT set_config('ringfence.token', '{ticket}', false)");
-        client.query(&set).ok();
-        client.query(WRITE)
+        in_order(&mut world.proxy.client(), &[&set, WRITE])
     }),
     ("set_config in Bind", |world, ticket| {
         let mut client = world.proxy.client();
-        let set = "SELECT set_config('ringfence.token', $1, false)";
-        client.run(set, &[ticket]).ok();
-        client.query(WRITE)
+        let told = client.run("SELECT set_config('ringfence.token', $1, false)", &[ticket]);
+        match told.code() {
+            "" => client.query(WRITE),
+            _ => told,
+        }
     }),
     ("comment", |world, ticket| {
         let text = format!("{WRITE} /*fencing_token='{ticket}'*/");
@@ -70,15 +62,23 @@ const CHANNELS: &[Channel] = &[
         world.proxy.client().run(&text, &[])
     }),
     ("comment on BEGIN", |world, ticket| {
-        let mut client = world.proxy.client();
-        client
-            .query(&format!("BEGIN /*fencing_token='{ticket}'*/"))
-            .ok();
-        let told = client.query(WRITE);
-        client.query("COMMIT");
-        told
+        let begin = format!("BEGIN /*fencing_token='{ticket}'*/");
+        in_order(&mut world.proxy.client(), &[&begin, WRITE, "COMMIT"])
     }),
 ];
+
+/// Queries up to the first that is refused.
+fn in_order(client: &mut Client, texts: &[&str]) -> Answer {
+    let mut answers = texts.iter().map(|text| client.query(text));
+    let mut last = answers.next().expect("a text");
+    for answer in answers {
+        if !last.faults.is_empty() {
+            break;
+        }
+        last = answer;
+    }
+    last
+}
 
 #[test]
 fn by_every_way_the_newest_ticket_writes_and_an_older_one_is_refused() {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Three;
-use crate::client::send::{query, run, sync};
+use crate::client::send::{query, run, sync, terminate};
 use crate::client::{Client, cancel};
 use crate::stack::{Proxy, Setup, eventually};
 use crate::tamper::{RELAYED, Tampering};
@@ -105,6 +105,23 @@ fn a_client_that_leaves_takes_its_backend_along() {
         drop(client);
         let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
         eventually("the backend's end", || direct.query(&left).value() == "0");
+    }
+}
+
+#[test]
+fn a_goodbye_behind_a_statement_comes_after_its_answer() {
+    let three = Three::new();
+    for (way, mut client) in three.sessions() {
+        let series = query("SELECT repeat('x', 1000) FROM generate_series(1, 5000)");
+        let answer = client.ask(&[series, terminate()].concat());
+        assert_eq!((answer.rows.len(), answer.code()), (5000, ""), "{way}");
+        assert!(client.has_ended(), "{way}");
+        // As good by the end of what the client sends.
+        let (_, mut client) = three.sessions().into_iter().find(|it| it.0 == way).unwrap();
+        client.send(&query("SELECT 'last'"));
+        client.shut_down();
+        let answer = client.answer();
+        assert_eq!(answer.value(), "last", "{way}");
     }
 }
 

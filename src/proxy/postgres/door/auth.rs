@@ -86,9 +86,10 @@ struct Relay<'d> {
 impl Relay<'_> {
     fn take_requests(&mut self, client: &mut Side, backend: &mut Side) -> Result<(), Ended> {
         while self.asked {
-            let next = self.requests.next(&client.received).map_err(|error| {
-                Ended::fatal(PROTOCOL_VIOLATION, &error.to_string())
-            })?;
+            let next = self
+                .requests
+                .next(&client.received)
+                .map_err(|error| Ended::fatal(PROTOCOL_VIOLATION, &error.to_string()))?;
             let (tag, payload, raw) = match next {
                 Next::Whole { tag, payload, raw } => (tag, payload, raw),
                 // What is longer than a whole message was refused by its length.
@@ -111,12 +112,18 @@ impl Relay<'_> {
     /// Whether the server is ready.
     fn take_replies(&mut self, client: &mut Side, backend: &mut Side) -> Result<bool, Ended> {
         loop {
-            let next = self.replies.next(&backend.received).map_err(not_understood)?;
+            let next = self
+                .replies
+                .next(&backend.received)
+                .map_err(not_understood)?;
             let (tag, payload, raw) = match next {
                 Next::More { .. } => return Ok(false),
                 Next::Whole { tag, payload, raw } => (tag, payload, raw),
                 Next::Begin { .. } | Next::Part { .. } => {
-                    return Err(Ended::fatal(NO_BACKEND, "the backend's greeting is too long"));
+                    return Err(Ended::fatal(
+                        NO_BACKEND,
+                        "the backend's greeting is too long",
+                    ));
                 }
             };
             let message = BackendMessage::read(tag, payload).map_err(not_understood)?;

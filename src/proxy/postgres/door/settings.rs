@@ -57,7 +57,8 @@ pub(super) async fn ask(
         [path, isolation, role] => (Some(&**path), Some(&**isolation), Some(&**role)),
         _ => (None, None, None),
     };
-    let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
+    let text =
+        |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
     let login = text(packet.get("user"));
     let session = parameters
         .iter()
@@ -102,7 +103,10 @@ async fn answers(client: &mut Side, backend: &mut Side) -> Result<Vec<String>, E
             }
             Next::Whole { tag, payload, raw } => (tag, payload, raw),
             Next::Begin { .. } | Next::Part { .. } => {
-                return Err(Ended::fatal(NO_BACKEND, "the backend's settings are too long"));
+                return Err(Ended::fatal(
+                    NO_BACKEND,
+                    "the backend's settings are too long",
+                ));
             }
         };
         let ready = match BackendMessage::read(tag, payload).map_err(broken)? {
@@ -146,7 +150,12 @@ mod tests {
     #[test]
     fn a_row_is_read_and_a_broken_one_is_not() {
         assert_eq!(first_column(b"\0\x01\0\0\0\x02ab"), Some("ab".to_owned()));
-        for broken in [&b""[..], b"\0\x01", b"\0\x01\xff\xff\xff\xff", b"\0\x01\0\0\0\x03ab"] {
+        for broken in [
+            &b""[..],
+            b"\0\x01",
+            b"\0\x01\xff\xff\xff\xff",
+            b"\0\x01\0\0\0\x03ab",
+        ] {
             assert_eq!(first_column(broken), None);
         }
     }

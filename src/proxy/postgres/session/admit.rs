@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::genuine::{self, Look};
 use super::settle::{self, Settled, Standing, Wanted};
 use super::weigh::Needs;
-use super::genuine::{self, Look};
 use super::{RETRY_AFTER, Session, Waiting};
 use crate::gate::Revoked;
 use crate::lock_name::LockName;
@@ -184,12 +184,7 @@ impl Session {
     }
 
     /// Takes a permit for every claim, or none.
-    fn pass(
-        &mut self,
-        claims: &[Claim],
-        span: SpanId,
-        may_commit: bool,
-    ) -> Result<(), NotAtOnce> {
+    fn pass(&mut self, claims: &[Claim], span: SpanId, may_commit: bool) -> Result<(), NotAtOnce> {
         if claims.is_empty() {
             return self.step(may_commit);
         }

@@ -96,7 +96,13 @@ impl Set {
         // Nothing waits here: what is not known at once is asked for in its own time.
         let deadline = Instant::now();
         let mut changed = self.tickets.len() != self.lasts.len();
-        for (at, (text, last)) in self.texts.as_slice().iter().zip(&mut self.lasts).enumerate() {
+        for (at, (text, last)) in self
+            .texts
+            .as_slice()
+            .iter()
+            .zip(&mut self.lasts)
+            .enumerate()
+        {
             let verifying = listener.tickets.verify_again(last, text, deadline);
             let ticket = match verifying.now_or_never() {
                 None => return Look::Unknown,

@@ -153,7 +153,10 @@ impl Session {
                 self.take(Message::Query(text, &classified), hidden, raw)
             }
             FrontendMessage::Parse(parse) => {
-                let classified = self.listener.classifier.classify(parse.text, self.core.lexing());
+                let classified = self
+                    .listener
+                    .classifier
+                    .classify(parse.text, self.core.lexing());
                 let hidden = self.hide_in_parse(&parse, &classified);
                 let message = Message::Parse(parse.statement, parse.text, &classified);
                 self.take(message, hidden, raw)
@@ -202,12 +205,7 @@ impl Session {
     }
 
     /// A message that is too long to be looked into: what it does is not known.
-    fn take_beginning(
-        &mut self,
-        tag: u8,
-        head: &[u8],
-        raw: Raw<'_>,
-    ) -> Result<Taken, FrameError> {
+    fn take_beginning(&mut self, tag: u8, head: &[u8], raw: Raw<'_>) -> Result<Taken, FrameError> {
         if tag == b'd' {
             self.backend.send(raw.bytes);
             return Ok(Taken::Forwarded);
@@ -251,29 +249,28 @@ impl Session {
             Hidden::Later => return Taken::Later,
             Hidden::Refused(refusal) => return self.refuse_unread(message, refusal),
         };
-        let considered = match self.core.consider(message) {
-            Ok(considered) => considered,
-            Err(refusal) => match self.consider_observed(message, &refusal) {
-                Some(considered) => considered,
-                None => return self.refuse_unread(message, refusal),
-            },
-        };
-        match self.weigh(&considered) {
-            Weighed::Later => Taken::Later,
-            Weighed::Refused(refusal) => self.refuse(&considered, &refusal),
-            Weighed::Passed(ending) => {
-                self.forward(considered, ending, hidden.as_deref().unwrap_or(raw.bytes));
-                Taken::Forwarded
+        loop {
+            let considered = match self.core.consider(message) {
+                Ok(considered) => considered,
+                Err(refusal) => match self.consider_observed(message, &refusal) {
+                    Some(considered) => considered,
+                    None => return self.refuse_unread(message, refusal),
+                },
+            };
+            match self.weigh(&considered) {
+                Weighed::Again => {}
+                Weighed::Later => return Taken::Later,
+                Weighed::Refused(refusal) => return self.refuse(&considered, &refusal),
+                Weighed::Passed(ending) => {
+                    self.forward(considered, ending, hidden.as_deref().unwrap_or(raw.bytes));
+                    return Taken::Forwarded;
+                }
             }
         }
     }
 
     /// Observing, a message that would be refused is followed as one that was not read.
-    fn consider_observed(
-        &mut self,
-        message: Message<'_>,
-        refusal: &Refusal,
-    ) -> Option<Considered> {
+    fn consider_observed(&mut self, message: Message<'_>, refusal: &Refusal) -> Option<Considered> {
         let observes = self.listener.config.mode == Mode::Observe;
         if !observes || refusal.after == AfterRefusal::Close {
             return None;
@@ -282,7 +279,8 @@ impl Session {
         let considered = match message {
             Message::Query(text, _) => self.core.consider(Message::Query(text, &unread(text))),
             Message::Parse(name, text, _) => {
-                self.core.consider(Message::Parse(name, text, &unread(text)))
+                self.core
+                    .consider(Message::Parse(name, text, &unread(text)))
             }
             Message::Bind(bind) => {
                 let names = Message::BindHead(bind.portal, bind.statement);
@@ -295,7 +293,7 @@ impl Session {
     }
 
     fn forward(&mut self, considered: Considered, mut ending: Ending, bytes: &[u8]) {
-        let span = considered.span;
+        let (span, runs) = (considered.span, !considered.runs.is_empty());
         self.revocation.note_commit(&considered);
         let forward = self.core.forward(considered);
         self.backend.send(&forward.before);
@@ -305,7 +303,9 @@ impl Session {
         if ending.distrusts {
             self.core.distrust();
         }
-        self.note_temporary(ending.temporary);
+        if runs {
+            self.note_made(ending);
+        }
     }
 
     fn refuse(&mut self, considered: &Considered, refusal: &Refusal) -> Taken {

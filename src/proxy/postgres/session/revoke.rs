@@ -226,8 +226,7 @@ impl Session {
 
     /// Has the session ended. Nothing more is forwarded on it.
     fn condemn(&mut self) -> bool {
-        let (State::Active(active), Some(gone)) =
-            (&self.revocation.state, self.flights.condemn())
+        let (State::Active(active), Some(gone)) = (&self.revocation.state, self.flights.condemn())
         else {
             return false;
         };

@@ -72,7 +72,9 @@ pub(super) async fn settle_all(
             Standing::Fit(session) => session,
             // Without a session to be held by, other proxies would not be told of the token.
             Standing::Unfit(refusal) => return Err(refusal.clone()),
-            Standing::Unknown => return Err(Refusal::busy("the session is not known", RETRY_AFTER)),
+            Standing::Unknown => {
+                return Err(Refusal::busy("the session is not known", RETRY_AFTER));
+            }
         };
         for claim in wanted.claims.iter() {
             store.hold(claim, session, deadline).await?;
@@ -90,11 +92,7 @@ pub(super) async fn settle_all(
     Ok((settled, standing))
 }
 
-async fn settle(
-    listener: &Listener,
-    claim: &Claim,
-    deadline: Instant,
-) -> Result<Settled, Refusal> {
+async fn settle(listener: &Listener, claim: &Claim, deadline: Instant) -> Result<Settled, Refusal> {
     loop {
         listener.gates.settle(claim, None, deadline).await?;
         // It may be evicted in between; then it is settled anew.

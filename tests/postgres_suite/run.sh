@@ -28,20 +28,13 @@ fi
 fetch() {
     mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
     cd "$work"
-    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror suite
-    # Where this machine's packages come from: its sources are there too.
+    local keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror
+    # Where this machine's packages come from: its sources are there too. Those of the release will
+    # do for a server with a later security fix: the direct run tells what passes.
     mirror="${RINGFENCE_DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' \
         'Codename: bookworm' 'Component: main' | sort -u | head -n1)}"
-    for suite in bookworm bookworm-security; do
-        local from="$mirror"
-        if [ "$suite" = bookworm-security ]; then
-            from="$(apt-get indextargets --format '$(REPO_URI)' \
-                'Codename: bookworm-security' 'Component: main' | sort -u | head -n1)"
-            [ -n "$from" ] || continue
-        fi
-        printf 'Types: deb-src\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n' \
-            "$from" "$suite" "$keyring"
-    done >apt/debian.sources
+    printf 'Types: deb-src\nURIs: %s\nSuites: bookworm\nComponents: main\nSigned-By: %s\n' \
+        "$mirror" "$keyring" >apt/debian.sources
     local options=(-qq -o "Dir::Etc::sourcelist=$work/apt/debian.sources"
         -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/apt/lists"
         -o "Dir::Cache=$work/apt/cache" -o APT::Sandbox::User=root)

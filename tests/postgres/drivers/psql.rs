@@ -42,7 +42,6 @@ fn psql_shows_what_it_shows_directly() {
         "\\dt",
         "\\conninfo",
         "\\c app app",
-        "\\c nowhere",
         "SELECT 'after'",
         "\\copy orders TO STDOUT",
         "\\errverbose",
@@ -52,6 +51,8 @@ fn psql_shows_what_it_shows_directly() {
         "SAVEPOINT a",
         "ROLLBACK TO a",
         "COMMIT",
+        // Ends a psql that nobody types into.
+        "\\c nowhere",
     ];
     let shown = |address: SocketAddr, options: &str| {
         let (_, out, complaint) = outcome(psql(address, &script).env("PGOPTIONS", options));

@@ -136,8 +136,9 @@ fn a_start_of_nonsense_ends_the_connection() {
 #[test]
 fn upgrades_that_are_not_there_are_declined_once_each() {
     let three = Three::new();
-    for address in places(&three) {
-        let mut client = Client::open(address);
+    // The server itself may have GSSAPI.
+    for address in &places(&three)[1..] {
+        let mut client = Client::open(*address);
         client.send(&gss_request());
         assert_eq!(client.read_byte(), Some(b'N'));
         client.send(&ssl_request());

@@ -91,7 +91,10 @@ impl Control {
     ) -> Result<Client, ControlError> {
         let connecting = async {
             let stream = self.inner.door.connect().await;
-            let stream = stream.map_err(|error| ControlError::NotNow(error.to_string()))?;
+            let stream = stream.map_err(|error| match error.is_final() {
+                true => ControlError::Unfit(error.to_string()),
+                false => ControlError::NotNow(error.to_string()),
+            })?;
             let (client, connection) = self.settings(database).connect_raw(stream, NoTls).await?;
             self.inner
                 .runtime

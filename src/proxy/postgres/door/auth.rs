@@ -40,8 +40,9 @@ pub(super) async fn relay(
         door,
         requests: Decoder::new(Sender::Authenticating),
         replies: Decoder::new(Sender::Server),
-        authenticated: false,
+        asked: false,
         asked_sasl: false,
+        authenticated: false,
         greeted: Greeted {
             key: None,
             pid: None,
@@ -73,15 +74,18 @@ struct Relay<'d> {
     door: &'d Door,
     requests: Decoder,
     replies: Decoder,
-    authenticated: bool,
-    /// The client's next answer is the first one of SASL.
+    /// The client is asked for something. Until then what it sends is not looked at: it may be its
+    /// first queries.
+    asked: bool,
+    /// Its next answer is the first one of SASL.
     asked_sasl: bool,
+    authenticated: bool,
     greeted: Greeted,
 }
 
 impl Relay<'_> {
     fn take_requests(&mut self, client: &mut Side, backend: &mut Side) -> Result<(), Ended> {
-        while !self.authenticated {
+        while self.asked {
             let next = self
                 .requests
                 .next(&client.received)
@@ -97,6 +101,7 @@ impl Relay<'_> {
             if std::mem::take(&mut self.asked_sasl) {
                 check_sasl(payload, backend.is_tls())?;
             }
+            self.asked = false;
             backend.send(raw);
             let bytes = raw.len();
             client.consume(bytes);
@@ -142,9 +147,12 @@ impl Relay<'_> {
                 self.greeted.ready = raw.to_vec();
                 return Ok(true);
             }
-            BackendMessage::Authentication(Authentication::Ok) => self.authenticated = true,
+            BackendMessage::Authentication(Authentication::Ok) => {
+                (self.asked, self.authenticated) = (false, true);
+            }
+            BackendMessage::Authentication(Authentication::SaslFinal(_)) => self.asked = false,
             BackendMessage::Authentication(Authentication::Sasl(mechanisms)) => {
-                self.asked_sasl = true;
+                (self.asked, self.asked_sasl) = (true, true);
                 let mut kept = mechanisms
                     .iter()
                     .copied()
@@ -158,6 +166,7 @@ impl Relay<'_> {
                 client.send(&sasl_mechanisms(kept));
                 return Ok(false);
             }
+            BackendMessage::Authentication(_) => self.asked = true,
             BackendMessage::BackendKeyData { process, key } => {
                 let ours = self.door.keys.issue(*process, key)?;
                 client.send(&ours.message());
@@ -194,8 +203,8 @@ fn check_sasl(payload: &[u8], backend_tls: bool) -> Result<(), Ended> {
     // `y`: the client could bind, and believes that the server cannot. A server that can, as it
     // can in TLS, takes that for an attack.
     if binds || backend_tls && flag == Some(&b'y') {
-        let text = "SCRAM cannot be bound to the server's TLS channel, which ends at this proxy: \
-                    connect with channel_binding=disable";
+        let text = "SCRAM channel binding does not reach the server, whose TLS channel ends at \
+                    this proxy: connect with channel_binding=disable";
         return Err(Ended::fatal(NOT_AUTHORISED, text));
     }
     Ok(())

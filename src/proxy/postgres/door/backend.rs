@@ -15,9 +15,12 @@ use crate::proxy::postgres::wire::Wire;
 /// Why there is no connection. Nothing of the client's was sent.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The network, or the handshake of TLS.
+    /// The network.
     #[error("the backend cannot be reached: {0}")]
     Unreachable(#[from] io::Error),
+    /// The handshake of TLS: it is not the server that it should be.
+    #[error("the backend's TLS is not taken: {0}")]
+    Tls(io::Error),
     /// It took too long.
     #[error("the backend took longer than {0} ms")]
     TimedOut(u128),
@@ -30,6 +33,27 @@ pub enum ConnectError {
     /// The name of the upstream is none that a certificate can bear.
     #[error("{0:?} is no name that a certificate can bear")]
     Name(String),
+}
+
+impl ConnectError {
+    /// Whether it stays so until an operator changes something.
+    pub fn is_final(&self) -> bool {
+        match self {
+            ConnectError::Unreachable(_) | ConnectError::TimedOut(_) => false,
+            ConnectError::Tls(_)
+            | ConnectError::NoTls
+            | ConnectError::NoAnswer(_)
+            | ConnectError::Name(_) => true,
+        }
+    }
+}
+
+/// What TLS itself finds wrong is invalid data; the rest is the network's.
+fn tls_or_network(error: io::Error) -> ConnectError {
+    match error.kind() {
+        io::ErrorKind::InvalidData => ConnectError::Tls(error),
+        _ => ConnectError::Unreachable(error),
+    }
 }
 
 impl Door {
@@ -55,7 +79,8 @@ impl Door {
                 let host = self.upstream.host.clone();
                 let name = ServerName::try_from(host.clone());
                 let name = name.map_err(|_| ConnectError::Name(host))?;
-                let stream = self.connector.connect(name, stream).await?;
+                let stream = self.connector.connect(name, stream).await;
+                let stream = stream.map_err(tls_or_network)?;
                 Ok(Wire::Tls(Box::new(TlsStream::Client(stream))))
             }
             (b'N', UpstreamTlsMode::Prefer) => Ok(Wire::Plain(stream)),

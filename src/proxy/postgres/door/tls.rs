@@ -9,11 +9,16 @@ use std::sync::Arc;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
+use tokio_rustls::rustls::client::{
+    VerifierBuilderError, WebPkiServerVerifier, verify_server_name,
+};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::ParsedCertificate;
 use tokio_rustls::rustls::{
-    ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
+    SignatureScheme,
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -69,7 +74,11 @@ pub(super) fn connector(config: &UpstreamTls) -> Result<TlsConnector, InvalidDoo
                 let added = roots.add(certificate);
                 added.map_err(|error| invalid("the authority", ca, &error))?;
             }
-            builder.with_root_certificates(roots)
+            let verifier = Verified::new(certificates(ca)?, roots, provider);
+            let verifier = verifier.map_err(|error| invalid("the authority", ca, &error))?;
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(verifier))
         }
         (UpstreamTlsMode::VerifyFull, None) => {
             let reason = "verify-full needs to know who may have signed: `ca`";
@@ -82,6 +91,78 @@ pub(super) fn connector(config: &UpstreamTls) -> Result<TlsConnector, InvalidDoo
     .with_no_client_auth();
     client.alpn_protocols = vec![ALPN.to_vec()];
     Ok(TlsConnector::from(Arc::new(client)))
+}
+
+/// Takes what the authorities have signed, and each of their own certificates for the server that
+/// it names: what `openssl req -x509` makes is both, and OpenSSL takes it so.
+#[derive(Debug)]
+struct Verified {
+    own: Vec<CertificateDer<'static>>,
+    inner: Arc<WebPkiServerVerifier>,
+}
+
+impl Verified {
+    fn new(
+        own: Vec<CertificateDer<'static>>,
+        roots: RootCertStore,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Verified, VerifierBuilderError> {
+        let roots = Arc::new(roots);
+        let inner = WebPkiServerVerifier::builder_with_provider(roots, provider).build()?;
+        Ok(Verified { own, inner })
+    }
+}
+
+impl ServerCertVerifier for Verified {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let inner = &self.inner;
+        let verified =
+            inner.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verified {
+            // Only this: one that has expired, say, is refused.
+            Err(error) if is_authority(&error) && self.own.contains(end_entity) => {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+/// Whether a certificate is refused for being an authority's.
+fn is_authority(error: &Error) -> bool {
+    // The library gives this one as text alone.
+    matches!(error, Error::InvalidCertificate(CertificateError::Other(other))
+        if other.to_string().contains("CaUsedAsEndEntity"))
 }
 
 /// Takes any certificate: `prefer` and `require` keep listeners out, and nobody who can take the

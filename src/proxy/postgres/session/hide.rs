@@ -6,11 +6,14 @@ use crate::config::{Mode, Trust};
 use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::Classified;
 use crate::protocol::postgres::frame::{Bind, Parse, query, rewrite_parse};
-use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::postgres::ticket::change::{hide, hide_in_bind};
+use crate::protocol::postgres::ticket::{PARAMETER, Tickets, comment};
 
 /// What stands at the server in the place of tickets that are not genuine, where that is only noted.
 const NOT_GENUINE: &str = "invalid";
+
+/// How a signed ticket begins (PASETO v4.public).
+const TICKET_MARK: &[u8] = b"v4.public.";
 
 /// The bytes that are forwarded.
 pub(super) enum Hidden {
@@ -26,14 +29,14 @@ pub(super) enum Hidden {
 impl Session {
     pub(super) fn hide_in_query(&mut self, text: &[u8], classified: &Classified) -> Hidden {
         self.hidden(
-            |show| hide(text, classified, show),
+            |show| hidden_text(text, hide(text, classified, show)?),
             |shown| query(shown.as_slice()),
         )
     }
 
     pub(super) fn hide_in_parse(&mut self, parse: &Parse<'_>, classified: &Classified) -> Hidden {
         self.hidden(
-            |show| hide(parse.text, classified, show),
+            |show| hidden_text(parse.text, hide(parse.text, classified, show)?),
             |shown| rewrite_parse(parse, &shown),
         )
     }
@@ -103,6 +106,25 @@ impl Session {
             }),
         }
     }
+}
+
+/// Refuses a text that still has a ticket where one could be meant: in a comment that does not count,
+/// in a call that is not the statement's own. Tickets elsewhere are data.
+fn hidden_text(text: &[u8], hidden: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, Refusal> {
+    let left = hidden.as_deref().unwrap_or(text);
+    let has = |name: &str| {
+        let mut windows = left.windows(name.len());
+        windows.any(|window| window.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    // Most texts are through with this.
+    let mut windows = left.windows(TICKET_MARK.len());
+    let marked = windows.any(|window| window[0] == TICKET_MARK[0] && window == TICKET_MARK);
+    if marked && (has(PARAMETER) || has(comment::KEY)) {
+        return Err(Refusal::invalid(
+            "a ticket is set by SET or set_config, or stands in the first or last comment of a text",
+        ));
+    }
+    Ok(hidden)
 }
 
 enum Shown {

@@ -57,6 +57,7 @@ fn statements(criterion: &mut Criterion) {
         user: "bench",
         search_path: Some(&path),
         temporary: &[],
+        made: &[],
     };
     let rule = PostgresRule::new(None, None, Some("public.*"), "bench").unwrap();
     let rules = PostgresRules::new(vec![rule], Unmatched::Pass);

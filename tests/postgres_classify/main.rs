@@ -51,6 +51,7 @@ fn a_read_succeeds_where_postgres_refuses_what_writes() {
         user: "postgres",
         search_path: Some(&path),
         temporary: &[],
+        made: &[],
     };
     let classifier = Classifier::new();
     let (mut reads, mut writes, mut refused) = (0, 0, 0);
@@ -95,6 +96,7 @@ fn plain_reads_are_called_reads_and_every_refused_statement_a_write() {
         user: "postgres",
         search_path: Some(&path),
         temporary: &[],
+        made: &[],
     };
     let classifier = Classifier::new();
     for text in statements::READS {

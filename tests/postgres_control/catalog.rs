@@ -30,6 +30,7 @@ fn needs(catalog: &Catalog, statement: &str) -> Resolution {
         user: APP,
         search_path: None,
         temporary: &[],
+        made: &[],
     };
     let classified = Classifier::new().classify(statement.as_bytes(), Lexing::CERTAIN);
     resolve(&classified.statements[0], &[], &view, &rules)

@@ -25,7 +25,7 @@ mod rules;
 use std::sync::Arc;
 
 use crate::lock_name::LockName;
-use crate::protocol::postgres::classify::{Class, Statement};
+use crate::protocol::postgres::classify::{Class, Effect, RelationName, Statement, Target};
 
 pub use catalog::{Catalog, CatalogParts, ForeignKey, Function, Oid, Relation, RelationKind};
 pub use functions::is_harmless;
@@ -46,6 +46,9 @@ pub struct View<'v> {
     pub search_path: Option<&'v [Box<str>]>,
     /// Temporary relations that the session has made, by name.
     pub temporary: &'v [Box<str>],
+    /// Tables that its transaction has made and that the catalog cannot have yet: plain ones, that no
+    /// rule, no child and no foreign key makes more of.
+    pub made: &'v [RelationName],
 }
 
 /// What a statement needs.
@@ -104,6 +107,28 @@ pub fn resolve(
         required: rules.required(&reach, view),
         missing: reach.missing,
         everything: reach.everything,
+    }
+}
+
+/// Follows the plain tables of a transaction ([`View::made`]) behind one more statement.
+pub fn follow_made(made: &mut Vec<RelationName>, statement: &Statement) {
+    let targets = &statement.uses.targets;
+    let makes = Effect::Create { temporary: false };
+    if let [target] = targets.as_slice()
+        && target.effect == makes
+        && statement.operation.starts_with("CREATE TABLE")
+    {
+        made.push(target.relation.clone());
+        return;
+    }
+    // A rule, a trigger or a child may make more of it than its name tells.
+    let defines =
+        |target: &&Target| matches!(target.effect, Effect::Define | Effect::Create { .. });
+    for target in targets.iter().filter(defines) {
+        made.retain(|table| table.name != target.relation.name);
+    }
+    if statement.uses.everything.is_some() {
+        made.clear();
     }
 }
 

@@ -166,12 +166,23 @@ impl<'v> Reach<'v> {
         }
     }
 
+    /// The table of the open transaction that a name means, where the catalog has none.
+    fn made(&self, name: &RelationName) -> Option<&'v RelationName> {
+        let same = |made: &&RelationName| {
+            let schemas = (made.schema.as_deref(), name.schema.as_deref());
+            let other = matches!(schemas, (Some(one), Some(other)) if one != other);
+            made.name == name.name && !other
+        };
+        self.view.made.iter().find(same)
+    }
+
     fn add_read(&mut self, name: &RelationName, is_cte: bool) {
         let candidates = self.candidates(name);
         if candidates.iter().any(|relation| relation.acts_on_read) {
             self.everything("reading one of its relations may write");
         }
-        if candidates.is_empty() && !is_cte && !self.is_own_temporary(name) {
+        let own = self.is_own_temporary(name) || self.made(name).is_some();
+        if candidates.is_empty() && !is_cte && !own {
             self.not_found("it reads a relation that is not known");
         }
     }
@@ -184,8 +195,12 @@ impl<'v> Reach<'v> {
         let candidates = self.candidates(name);
         let own = self.is_own_temporary(name);
         self.temporary |= own;
-        if candidates.is_empty() && !own {
-            self.not_found("it writes to a relation that is not known");
+        match self.made(name) {
+            Some(made) => self.add_created(made, false),
+            None if candidates.is_empty() && !own => {
+                self.not_found("it writes to a relation that is not known");
+            }
+            None => {}
         }
         for relation in candidates {
             self.add_relation(relation, target.effect, target.only);

@@ -261,6 +261,11 @@ impl Session {
         self.certain.is_explicit()
     }
 
+    /// Whether the open transaction has taken a snapshot, as far as the server has told.
+    pub fn has_snapshot(&self) -> bool {
+        self.certain.has_snapshot()
+    }
+
     /// The first span that has not ended.
     pub fn awaited_span(&self) -> Option<SpanId> {
         self.spans.front().map(|span| span.id)

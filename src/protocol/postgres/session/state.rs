@@ -42,6 +42,11 @@ impl State {
         self.scope.in_transaction() && self.snapshot && self.isolation == Isolation::OneSnapshot
     }
 
+    /// Whether the open transaction has taken a snapshot.
+    pub(super) fn has_snapshot(&self) -> bool {
+        self.scope.in_transaction() && self.snapshot
+    }
+
     /// Whether a transaction is open that does not end with its span.
     pub(super) fn is_explicit(&self) -> bool {
         self.scope.in_transaction() && self.explicit

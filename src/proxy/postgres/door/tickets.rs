@@ -5,11 +5,13 @@ use std::net::SocketAddr;
 
 use tokio::time::Instant;
 
+use super::first;
 use crate::config::{Mode, Trust};
-use crate::protocol::postgres::frame::{StartupPacket, rewrite_startup};
+use crate::protocol::postgres::frame::{StartupPacket, rewrite_startup, startup as startup_packet};
 use crate::protocol::postgres::refusal::{Severity, refusal_error};
 use crate::protocol::postgres::ticket::{self, PARAMETER, Tickets, startup};
 use crate::protocol::{AfterRefusal, Refusal};
+use crate::proxy::postgres::session::held;
 use crate::proxy::postgres::{Listener, report};
 use crate::token::Token;
 
@@ -53,8 +55,12 @@ pub(super) async fn take(
     let tickets = taken.tickets.clone();
     // A relay looks at no statement: nothing is ever presented there.
     if tickets.is_empty() || listener.is_relay() {
+        let without = taken.packet(packet, None);
         return Ok(Taken {
-            packet: taken.packet(packet, None),
+            packet: match tickets.is_empty() && held::holds(&listener.config) {
+                true => held_read_only(&without),
+                false => without,
+            },
             tickets,
         });
     }
@@ -69,6 +75,18 @@ pub(super) async fn take(
         packet: taken.packet(packet, Some(&shown)),
         tickets,
     })
+}
+
+/// The packet of a session that the server is to hold read-only: a parameter of its own wins over
+/// `options` and over what is set for the role.
+fn held_read_only(packet: &[u8]) -> Vec<u8> {
+    let Ok(packet) = first::startup(packet) else {
+        return packet.to_vec();
+    };
+    let name = held::PARAMETER.as_bytes();
+    let others = packet.parameters.iter().copied();
+    let others = others.filter(|(known, _)| !known.eq_ignore_ascii_case(name));
+    startup_packet(packet.version, others.chain([(name, &b"on"[..])]))
 }
 
 /// What the server is shown of tickets, which are verified for it.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::protocol::postgres::classify::RelationName;
 use crate::protocol::postgres::session::SpanId;
 use crate::proxy::postgres::catalog::Database;
 use crate::proxy::postgres::prepared::{Prepared, Use};
@@ -16,6 +17,8 @@ pub(super) struct Ending {
     pub(super) defines: bool,
     /// Temporary relations that it makes.
     pub(super) temporary: Vec<Box<str>>,
+    /// Tables of its transaction that the catalog does not have yet, behind it.
+    pub(super) made: Vec<RelationName>,
     /// It prepares a transaction under this name.
     pub(super) prepares: Option<(Box<str>, Use)>,
     /// It ends what is prepared under this name.

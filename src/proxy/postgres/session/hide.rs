@@ -13,7 +13,7 @@ use crate::protocol::postgres::ticket::{PARAMETER, Tickets, comment};
 const NOT_GENUINE: &str = "invalid";
 
 /// How a signed ticket begins (PASETO v4.public).
-const TICKET_MARK: &str = "v4.public.";
+const TICKET_MARK: &[u8] = b"v4.public.";
 
 /// The bytes that are forwarded.
 pub(super) enum Hidden {
@@ -116,7 +116,10 @@ fn hidden_text(text: &[u8], hidden: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, 
         let mut windows = left.windows(name.len());
         windows.any(|window| window.eq_ignore_ascii_case(name.as_bytes()))
     };
-    if has(TICKET_MARK) && (has(PARAMETER) || has(comment::KEY)) {
+    // Most texts are through with this.
+    let mut windows = left.windows(TICKET_MARK.len());
+    let marked = windows.any(|window| window[0] == TICKET_MARK[0] && window == TICKET_MARK);
+    if marked && (has(PARAMETER) || has(comment::KEY)) {
         return Err(Refusal::invalid(
             "a ticket is set by SET or set_config, or stands in the first or last comment of a text",
         ));

@@ -3,7 +3,8 @@
 //! The stages, one file each: `requests` (decode, consider, forward), `weigh` (what a message needs:
 //! genuine tickets, locks), `admit` (the gate, at once or by waiting), `hide` (no ticket leaves),
 //! `replies` (whose they are, what ends with them), `effects` (what a transaction's end brings
-//! about), `revoke` (a newer token has come), `end` (either side is gone).
+//! about), `revoke` (a newer token has come), `held` (read-only without a ticket), `end` (either
+//! side is gone).
 //!
 //! Invariants:
 //! - while a message waits for the gate, nothing behind it is looked at, and replies go on;
@@ -15,6 +16,7 @@ mod admit;
 mod effects;
 mod end;
 mod genuine;
+pub(super) mod held;
 mod hide;
 mod replies;
 mod requests;
@@ -32,6 +34,7 @@ use self::admit::Admission;
 use self::effects::Effects;
 use self::end::Phase;
 use self::genuine::Sets;
+use self::held::Held;
 use self::revoke::Revocation;
 use self::settle::{Identity, Standing};
 use self::weigh::Resolved;
@@ -42,6 +45,7 @@ use super::flights::Flights;
 use super::relay::Relay;
 use super::wire::{Received, Sent, Side, WAITING_BYTES_MAX};
 use crate::protocol::Refusal;
+use crate::protocol::postgres::classify::RelationName;
 use crate::protocol::postgres::frame::{Decoder, Side as Sender};
 use crate::protocol::postgres::session::Session as Core;
 use crate::proxy::accept::{Visit, ending};
@@ -132,10 +136,13 @@ struct Session {
     database: Arc<Database>,
     /// Temporary relations that the session has made.
     temporary: Vec<Box<str>>,
+    /// Tables of the open transaction.
+    made: Vec<RelationName>,
     resolved: Resolved,
     sets: Sets,
     slots: Slots,
     admission: Admission,
+    held: Held,
     flights: Flights,
     effects: Effects,
     revocation: Revocation,
@@ -153,6 +160,7 @@ impl Session {
         key: Option<CancelKey>,
         start: Start,
     ) -> Box<Session> {
+        let has_tickets = !start.settings.tickets.is_empty();
         let mut core = Core::new(start.settings);
         for (name, value) in &start.parameters {
             core.parameter(name, value);
@@ -177,10 +185,12 @@ impl Session {
             user: start.user.into(),
             database: start.catalog,
             temporary: vec![],
+            made: vec![],
             resolved: Resolved::default(),
             sets: Sets::default(),
             slots: Slots::default(),
             admission: Admission::default(),
+            held: Held::begin(&listener.config, has_tickets),
             flights,
             effects: Effects::default(),
             revocation: Revocation::default(),
@@ -196,6 +206,7 @@ impl Session {
             let mut moved = self.poll_admission(cx);
             // Before the next message: a transaction of an older token ends first.
             moved |= self.is_revoked() && self.poll_revocation(cx);
+            moved |= self.settle_held();
             moved |= self.take_requests();
             moved |= self.poll_send_backend(cx);
             moved |= self.poll_receive_backend(cx);

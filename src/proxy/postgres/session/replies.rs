@@ -105,6 +105,7 @@ impl Session {
         let reply = self.core.reply(message)?;
         if let Some(span) = reply.ended {
             self.flights.ended(span);
+            self.made.clear();
             self.effects
                 .ended(span, &self.database, &self.listener.prepared);
         }

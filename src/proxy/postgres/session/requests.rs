@@ -249,19 +249,22 @@ impl Session {
             Hidden::Later => return Taken::Later,
             Hidden::Refused(refusal) => return self.refuse_unread(message, refusal),
         };
-        let considered = match self.core.consider(message) {
-            Ok(considered) => considered,
-            Err(refusal) => match self.consider_observed(message, &refusal) {
-                Some(considered) => considered,
-                None => return self.refuse_unread(message, refusal),
-            },
-        };
-        match self.weigh(&considered) {
-            Weighed::Later => Taken::Later,
-            Weighed::Refused(refusal) => self.refuse(&considered, &refusal),
-            Weighed::Passed(ending) => {
-                self.forward(considered, ending, hidden.as_deref().unwrap_or(raw.bytes));
-                Taken::Forwarded
+        loop {
+            let considered = match self.core.consider(message) {
+                Ok(considered) => considered,
+                Err(refusal) => match self.consider_observed(message, &refusal) {
+                    Some(considered) => considered,
+                    None => return self.refuse_unread(message, refusal),
+                },
+            };
+            match self.weigh(&considered) {
+                Weighed::Again => {}
+                Weighed::Later => return Taken::Later,
+                Weighed::Refused(refusal) => return self.refuse(&considered, &refusal),
+                Weighed::Passed(ending) => {
+                    self.forward(considered, ending, hidden.as_deref().unwrap_or(raw.bytes));
+                    return Taken::Forwarded;
+                }
             }
         }
     }
@@ -290,7 +293,7 @@ impl Session {
     }
 
     fn forward(&mut self, considered: Considered, mut ending: Ending, bytes: &[u8]) {
-        let span = considered.span;
+        let (span, runs) = (considered.span, !considered.runs.is_empty());
         self.revocation.note_commit(&considered);
         let forward = self.core.forward(considered);
         self.backend.send(&forward.before);
@@ -300,7 +303,9 @@ impl Session {
         if ending.distrusts {
             self.core.distrust();
         }
-        self.note_temporary(ending.temporary);
+        if runs {
+            self.note_made(ending);
+        }
     }
 
     fn refuse(&mut self, considered: &Considered, refusal: &Refusal) -> Taken {

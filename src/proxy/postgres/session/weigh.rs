@@ -13,7 +13,9 @@ use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::{
     Class, Effect, Statement, TEXT_BYTES_CACHED_MAX, TransactionControl,
 };
-use crate::protocol::postgres::resolve::{Catalog, Required, Resolution, View, resolve};
+use crate::protocol::postgres::resolve::{
+    Catalog, Required, Resolution, View, follow_made, resolve,
+};
 use crate::protocol::postgres::session::{Considered, Run, SpanId};
 use crate::protocol::postgres::ticket::Tickets;
 use crate::proxy::gates::Claim;
@@ -23,11 +25,16 @@ use crate::token::Token;
 const RESOLVED_MAX: usize = 64;
 /// Most temporary relations of a session that are known by name.
 const TEMPORARY_MAX: usize = 10_000;
+/// Most tables of a transaction's own that are known by name.
+const MADE_MAX: usize = 1000;
 
 /// What becomes of a message.
 pub(super) enum Weighed {
     /// It is not known yet.
     Later,
+    /// Something of the proxy's own goes before it, with a span of its own: it is to be considered
+    /// behind that.
+    Again,
     Refused(Refusal),
     Passed(Ending),
 }
@@ -96,6 +103,9 @@ impl Session {
         if let Some(refusal) = self.flights.revoked() {
             return Weighed::Refused(refusal);
         }
+        if let Err(refusal) = self.check_held(considered) {
+            return Weighed::Refused(refusal);
+        }
         let (needs, ending) = match self.needs(considered) {
             Ok(told) => told,
             Err(Untold::Later) => return Weighed::Later,
@@ -105,6 +115,9 @@ impl Session {
         if !enforces {
             self.observe(considered, &needs);
             return Weighed::Passed(ending);
+        }
+        if !needs.claims.is_empty() && self.let_go() {
+            return Weighed::Again;
         }
         match self.admit(&needs) {
             Admitted::Later => Weighed::Later,
@@ -139,6 +152,7 @@ impl Session {
         let mut ending = Ending::default();
         let mut claims: Arc<[Claim]> = [].into();
         let mut writes = false;
+        ending.made.clone_from(&self.made);
         for run in &considered.runs {
             let needed = self.locks_of(run, &mut ending)?;
             let of_run = self.claims_of(run, &needed)?;
@@ -164,8 +178,11 @@ impl Session {
         if let Class::Transaction(control) = &run.statement.class {
             return self.locks_of_control(control, ending);
         }
-        let resolution = self.resolution_of(run)?;
+        let resolution = self.resolution_of(run, ending)?;
         ending.distrusts |= resolution.everything.is_some();
+        if ending.made.len() < MADE_MAX {
+            follow_made(&mut ending.made, &run.statement);
+        }
         ending.defines |= defines(&run.statement);
         let executed = run.executed.iter().map(|it| &**it);
         for statement in executed.chain([&*run.statement]) {
@@ -242,7 +259,7 @@ impl Session {
         }
     }
 
-    fn resolution_of(&mut self, run: &Run) -> Result<Arc<Resolution>, Untold> {
+    fn resolution_of(&mut self, run: &Run, ending: &Ending) -> Result<Arc<Resolution>, Untold> {
         let loaded = self.admission.catalog.clone();
         let observes = self.listener.config.mode == Mode::Observe;
         let Some(catalog) = loaded.or_else(|| self.database.current()) else {
@@ -260,9 +277,8 @@ impl Session {
             self.resolved.known.clear();
             self.resolved.against = Some((Arc::clone(&catalog), against.1));
         }
-        if run.executed.is_empty()
-            && let Some(kept) = self.resolved.known.get(&key(run))
-        {
+        let alone = run.executed.is_empty() && ending.made.is_empty();
+        if alone && let Some(kept) = self.resolved.known.get(&key(run)) {
             return Ok(Arc::clone(&kept.resolution));
         }
         let view = View {
@@ -271,6 +287,7 @@ impl Session {
             user: &self.user,
             search_path: run.search_path.as_deref(),
             temporary: &self.temporary,
+            made: &ending.made,
         };
         let rules = &self.listener.config.rules;
         let resolution = resolve(&run.statement, &run.executed, &view, rules);
@@ -281,7 +298,7 @@ impl Session {
         let resolution = Arc::new(resolution);
         // A long text is full of data and comes once.
         let short = run.statement.span.len() <= TEXT_BYTES_CACHED_MAX;
-        if run.executed.is_empty() && !resolution.missing && short {
+        if alone && !resolution.missing && short {
             if self.resolved.known.len() >= RESOLVED_MAX {
                 self.resolved.known.clear();
             }
@@ -359,9 +376,10 @@ impl Session {
         Ok(claim.into_iter().collect())
     }
 
-    /// Notes the temporary relations that a forwarded message makes.
-    pub(super) fn note_temporary(&mut self, names: Vec<Box<str>>) {
-        for name in names {
+    /// Notes the relations that a forwarded message makes.
+    pub(super) fn note_made(&mut self, ending: Ending) {
+        self.made = ending.made;
+        for name in ending.temporary {
             // Beyond the bound their writes ask for more than they need.
             if self.temporary.len() < TEMPORARY_MAX && !self.temporary.contains(&name) {
                 self.temporary.push(name);

@@ -6,6 +6,7 @@ mod client;
 mod drivers;
 mod escapes;
 mod fenced;
+mod held;
 mod hidden;
 mod peers;
 #[path = "../support/postgres/mod.rs"]

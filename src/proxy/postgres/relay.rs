@@ -10,6 +10,8 @@ pub struct Relay {
     backend: Side,
     client_ended: bool,
     backend_ended: bool,
+    /// The server knows that the client has ended.
+    told: bool,
 }
 
 impl Relay {
@@ -24,22 +26,29 @@ impl Relay {
             backend,
             client_ended: false,
             backend_ended: false,
+            told: false,
         }
     }
 
-    /// Ready when either side has ended and the other has what it sent.
+    /// Ready when the server has ended and the client has what it sent, or can be sent nothing more.
+    /// A client that ends is told to the server, whose answers it may still wait for.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Relay {
             client,
             backend,
             client_ended,
             backend_ended,
+            told,
         } = self;
         let forth = poll_way(client, backend, client_ended, cx);
         let back = poll_way(backend, client, backend_ended, cx);
-        match forth == Way::Over || back == Way::Over {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+        if forth == Way::Done && !*told {
+            *told = backend.poll_close(cx).is_ready();
+        }
+        match (forth, back) {
+            (Way::Broken, _) if *backend_ended => Poll::Ready(()),
+            (_, Way::Done | Way::Broken) => Poll::Ready(()),
+            _ => Poll::Pending,
         }
     }
 
@@ -53,18 +62,22 @@ impl Relay {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Open,
-    Over,
+    /// One side has ended, and the other has all that it sent.
+    Done,
+    /// The other side takes nothing more.
+    Broken,
 }
 
 /// Passes what is there from one side to the other.
 fn poll_way(from: &mut Side, to: &mut Side, ended: &mut bool, cx: &mut Context<'_>) -> Way {
     loop {
         if to.poll_send(cx) == Sent::Failed {
-            return Way::Over;
+            to.waiting.clear();
+            return Way::Broken;
         }
         if *ended {
             return match to.is_sent() {
-                true => Way::Over,
+                true => Way::Done,
                 false => Way::Open,
             };
         }

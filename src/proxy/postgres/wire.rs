@@ -201,6 +201,12 @@ impl Side {
         }
     }
 
+    /// Says that nothing more is sent, once all was. Ready when that has left.
+    pub fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // The other end may be gone, which is no error.
+        Pin::new(&mut self.wire).poll_shutdown(cx).map(|_| ())
+    }
+
     /// Waits until more is there. `false`: nothing more comes.
     pub async fn receive(&mut self) -> io::Result<bool> {
         Ok(self.wire.read_buf(&mut self.received).await? > 0)

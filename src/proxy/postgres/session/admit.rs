@@ -190,9 +190,7 @@ impl Session {
         }
         if let Standing::Unfit(_) = self.standing {
             // It writes nothing under them; they are presented all the same.
-            let mut all = claims.iter();
-            let settled = |claim| self.slots.find(claim).is_some_and(|slot| slot.passes());
-            return match all.all(settled) {
+            return match self.are_settled(claims) {
                 true => Ok(()),
                 false => Err(NotAtOnce::Unsettled),
             };
@@ -207,6 +205,12 @@ impl Session {
             }
         }
         self.step(may_commit)
+    }
+
+    /// Whether all of these pass at this instant.
+    pub(super) fn are_settled(&mut self, claims: &[Claim]) -> bool {
+        let mut all = claims.iter();
+        all.all(|claim| self.slots.find(claim).is_some_and(|slot| slot.passes()))
     }
 
     fn take_permit(&mut self, claim: &Claim, span: SpanId) -> bool {
@@ -245,7 +249,8 @@ impl Session {
         }
     }
 
-    fn settle(&mut self, claims: Arc<[Claim]>) -> Admitted {
+    /// Has the claims settled, and the session recorded for them.
+    pub(super) fn settle(&mut self, claims: Arc<[Claim]>) -> Admitted {
         self.admission.rounds += 1;
         if self.admission.rounds > ROUNDS_MAX {
             let detail = "newer tokens keep coming for these locks";

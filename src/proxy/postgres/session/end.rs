@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use super::Session;
 use crate::protocol::Refusal;
@@ -28,11 +28,13 @@ pub(super) enum Phase {
     /// No message is taken any more once the client is between two transactions; then it ends with
     /// these last words.
     Ending(Vec<u8>),
-    /// The client is gone; what was forwarded is awaited, and an open transaction rolled back.
+    /// The client says nothing more; what was forwarded is awaited, and an open transaction rolled
+    /// back.
     Deserted,
-    /// The server was told goodbye: it is awaited for so long.
+    /// The server was told goodbye, and is awaited: for so long where nobody listens any more.
     Leaving(Pin<Box<Sleep>>),
-    /// The backend connection is over; the client gets what it is owed, for so long.
+    /// The backend connection is over; the client gets what it is owed, as long as it takes some of
+    /// it in this time.
     Flushing(Pin<Box<Sleep>>),
     /// Nothing is left to do.
     Over,
@@ -48,6 +50,13 @@ impl Phase {
     /// Whether the backend connection is still used.
     pub(super) fn has_backend(&self) -> bool {
         !matches!(self, Phase::Flushing(_) | Phase::Over)
+    }
+
+    /// The client took some of what it is owed.
+    pub(super) fn note_taken(&mut self) {
+        if let Phase::Flushing(until) = self {
+            until.as_mut().reset(Instant::now() + FAREWELL_MAX);
+        }
     }
 
     /// Whether the client is still read.
@@ -76,10 +85,11 @@ impl Session {
         if self.delivered.is_none() {
             self.client.send(&words);
         }
+        self.hears = false;
         self.desert();
     }
 
-    /// The client is gone, or is not listened to any more. Whether that changes anything.
+    /// The client says nothing more. Whether that changes anything.
     pub(super) fn desert(&mut self) -> bool {
         match self.phase {
             Phase::Open | Phase::Ending(_) => {
@@ -109,11 +119,14 @@ impl Session {
             Phase::Deserted => self.settle_deserted(),
             Phase::Leaving(until) | Phase::Flushing(until) => {
                 let late = until.as_mut().poll(cx) == Poll::Ready(());
-                let flushed = matches!(self.phase, Phase::Flushing(_)) && self.client.is_sent();
-                if late || flushed {
+                let over = match self.phase {
+                    Phase::Leaving(_) => late && !self.hears,
+                    _ => late || self.client.is_sent(),
+                };
+                if over {
                     self.phase = Phase::Over;
                 }
-                late || flushed
+                over
             }
         }
     }
@@ -148,15 +161,13 @@ impl Session {
             return;
         }
         self.effects.lose(&self.database);
-        if self.phase.has_client() && self.delivered.is_none() {
+        let unfinished = !matches!(self.phase, Phase::Leaving(_));
+        if self.hears && unfinished && self.delivered.is_none() {
             let words = self.words_of_loss();
             self.client.send(&words);
         }
         self.flights.lose();
-        self.phase = match self.phase {
-            Phase::Deserted | Phase::Leaving(_) => Phase::Over,
-            _ => Phase::Flushing(Box::pin(tokio::time::sleep(FAREWELL_MAX))),
-        };
+        self.phase = Phase::Flushing(Box::pin(tokio::time::sleep(FAREWELL_MAX)));
     }
 
     fn words_of_loss(&self) -> Vec<u8> {

@@ -149,6 +149,8 @@ struct Session {
     /// Why the last transaction was rolled back under the client.
     lost_to: Option<Refusal>,
     phase: Phase,
+    /// The client still gets what the server answers.
+    hears: bool,
     _key: Option<CancelKey>,
 }
 
@@ -196,6 +198,7 @@ impl Session {
             revocation: Revocation::default(),
             lost_to: None,
             phase: Phase::Open,
+            hears: true,
             _key: key,
             listener,
         })
@@ -241,9 +244,13 @@ impl Session {
     fn poll_send_client(&mut self, cx: &mut Context<'_>) -> bool {
         match self.client.poll_send(cx) {
             Sent::Nothing => false,
-            Sent::Some => true,
+            Sent::Some => {
+                self.phase.note_taken();
+                true
+            }
             Sent::Failed => {
                 self.client.waiting.clear();
+                self.hears = false;
                 self.desert()
             }
         }
@@ -262,7 +269,7 @@ impl Session {
     }
 
     fn poll_receive_backend(&mut self, cx: &mut Context<'_>) -> bool {
-        let full = self.client.is_full() && self.phase.has_client();
+        let full = self.client.is_full() && self.hears;
         if full || !self.phase.has_backend() {
             return false;
         }

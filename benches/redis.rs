@@ -42,7 +42,10 @@ fn main() {
     }
     idle::raise_file_limit();
     let dir = tempfile::tempdir().expect("a directory for configurations");
-    let contenders = servers::start_all(dir.path());
+    let only = std::env::var("BENCH_SERVICE").unwrap_or_default();
+    let all = servers::start_all(dir.path()).into_iter();
+    // The others go on running: one of them is the backend.
+    let (contenders, _others): (Vec<_>, Vec<_>) = all.partition(|it| it.name.contains(&only));
     compare(&contenders);
     idle::compare(&contenders);
 }
@@ -51,7 +54,9 @@ fn compare(contenders: &[Contender]) {
     let rounds = setting("BENCH_ROUNDS", 5);
     let seconds = setting("BENCH_SECONDS", 3);
     println!("redis: {rounds} rounds of about {seconds} s each, SET of 64 bytes, 50 connections");
-    for pipeline in PIPELINES {
+    let load = std::env::var("BENCH_LOAD").unwrap_or_default();
+    let wanted = |pipeline: &u32| load.is_empty() || load == pipeline.to_string();
+    for pipeline in PIPELINES.into_iter().filter(wanted) {
         let mut samples: Vec<Samples> = contenders.iter().map(|_| Samples::default()).collect();
         // The first round warms up: connections, caches, the first seal.
         for round in 0..=rounds {

@@ -132,6 +132,8 @@ fn the_etcd_example_says_what_its_comments_say() {
     assert_eq!(rules.keys, default.keys);
     assert_eq!(rules.keyless_writes, default.keyless_writes);
     assert_eq!(rules.leased_writes, default.leased_writes);
+    assert_eq!(rules.snapshots, default.snapshots);
+    assert_eq!(rules.txn_ops_max, default.txn_ops_max);
     let put = |key: &str| {
         // `PutRequest.key`: a field of bytes with the number 1.
         let message = [&[0x0a, key.len() as u8], key.as_bytes()].concat();

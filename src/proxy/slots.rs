@@ -16,9 +16,16 @@ pub struct Slot {
     claim: Claim,
     entrance: Entrance,
     entry: Arc<Entry>,
+    /// The lock's row for this session is on disk.
+    recorded: bool,
 }
 
 impl Slot {
+    /// Whether a write under this claim may be forwarded as far as the disk is concerned.
+    pub fn is_recorded(&self) -> bool {
+        self.recorded
+    }
+
     /// Whether the token is the settled watermark at this instant.
     pub fn passes(&mut self) -> bool {
         self.entrance.passes(self.claim.token)
@@ -72,10 +79,12 @@ impl Slots {
         }
         self.slots.retain(|slot| slot.claim.lock != claim.lock);
         let entrance = entry.gate().entrance();
+        let recorded = self.is_recorded(&claim.lock);
         self.slots.push(Slot {
             claim,
             entrance,
             entry,
+            recorded,
         });
     }
 }

@@ -153,7 +153,7 @@ fn without_rules_etcdctl_says_the_same_on_3_5() {
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_pass_watch_lock_elect_snapshot() {
     let world = World::new(Version::V3_4);
-    let proxy = world.proxy("a", JOBS);
+    let proxy = world.proxy("a", &format!("snapshots = \"pass\"\n{JOBS}"));
     let address = proxy.address.to_string();
     let run = |args: &'static [&'static str]| {
         let address = address.clone();

@@ -11,7 +11,7 @@ use ringfence::etcd_proto::etcdserverpb::{
 };
 use tonic::{Code, Request};
 
-use crate::support::{JOBS, Version, World, get, put, refused, soon, with};
+use crate::support::{JOBS, Version, Wire, World, etcdctl, get, put, refused, soon, with};
 
 fn everything() -> RangeRequest {
     RangeRequest {
@@ -316,4 +316,56 @@ async fn a_lease_deletes_guarded_keys_only_under_their_tickets() {
             .unwrap_err();
         assert_eq!(again.code(), Code::NotFound, "etcd's own words: {again:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_is_refused_because_it_holds_them() {
+    let world = World::new(Version::V3_5);
+    let file = world.dir.path().join("snapshot");
+    let file = file.to_str().unwrap();
+    // Without rules too: they may be another listener's.
+    for (name, listener) in [("a", JOBS), ("b", "")] {
+        let proxy = world.proxy(name, listener);
+        let saved = etcdctl(&proxy.address.to_string(), &["snapshot", "save", file]);
+        let said = String::from_utf8_lossy(&saved.stderr);
+        assert!(!saved.status.success(), "{listener}: {said}");
+        assert!(said.contains("`snapshots` decides"), "{said}");
+        proxy
+            .audited("unclassified", "etcdserverpb.Maintenance/Snapshot")
+            .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guarded_key_that_is_attached_during_a_revocation_needs_its_ticket_too() {
+    let world = World::new(Version::V3_5);
+    let mut wire = Wire::new(world.etcd_address()).await;
+    let listener = format!("leased_writes = \"pass\"\n{JOBS}");
+    let proxy = world.proxy_over("a", &wire.address.to_string(), &listener);
+    let mut leases = LeaseClient::new(proxy.channel().await);
+    let grant = LeaseGrantRequest { ttl: 600, id: 77 };
+    leases.lease_grant(grant).await.unwrap();
+    let leased = |key: &str| PutRequest {
+        lease: 77,
+        ..put(key, "leased")
+    };
+    let ticket = world.ticket("orders", 1);
+    let mut client = proxy.client().await;
+    client
+        .put(with(leased("orders"), &[&ticket]))
+        .await
+        .unwrap();
+    // The lease's keys, the floors, the deletion of the key: the fourth call waits.
+    wire.hold_before_call(4);
+    let revoke = with(LeaseRevokeRequest { id: 77 }, &[&ticket]);
+    let revoking = tokio::spawn(async move { leases.lease_revoke(revoke).await });
+    wire.wait_until_held().await;
+    assert_eq!(world.value("orders").await, None);
+    let mut direct = world.direct().await;
+    direct.put(leased("job/7/state")).await.unwrap();
+    wire.let_go();
+    let told = refused(revoking.await.unwrap(), Code::FailedPrecondition, "missing");
+    assert_eq!(told["lock"], "job/7");
+    let kept = world.value("job/7/state").await;
+    assert_eq!(kept.as_deref(), Some("leased"));
 }

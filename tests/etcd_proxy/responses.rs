@@ -234,3 +234,96 @@ async fn a_branch_that_is_not_taken_needs_its_ticket_too() {
     assert!(!done.succeeded);
     assert_eq!(world.value("free").await.as_deref(), Some("1"));
 }
+
+/// Transactions of about as many operations as etcd takes, in all shapes.
+fn large(count: usize) -> Vec<TxnRequest> {
+    let puts = |value: &str, keys: std::ops::Range<usize>| -> Vec<RequestOp> {
+        let prev = |at| PutRequest {
+            prev_kv: true,
+            ..put(&format!("job/7/{at:03}"), value)
+        };
+        keys.map(|at| op(Op::RequestPut(prev(at)))).collect()
+    };
+    let holds = || vec![value_is("job/7/a", "1")];
+    let fails = || vec![value_is("job/7/a", "2")];
+    let nested = |count| TxnRequest {
+        compare: fails(),
+        success: vec![],
+        failure: puts("nested", 500..500 + count),
+    };
+    let txn = |compare, success, failure| TxnRequest {
+        compare,
+        success,
+        failure,
+    };
+    vec![
+        txn(vec![], puts("all", 0..count), vec![]),
+        txn(holds(), puts("then", 0..count), puts("else", 0..count)),
+        txn(fails(), puts("then", 0..count), puts("else", 0..count)),
+        txn(fails(), puts("then", 0..3), puts("else", 0..count)),
+        txn(holds(), puts("then", 0..count), puts("else", 100..103)),
+        txn(
+            holds(),
+            [
+                puts("then", 0..50),
+                vec![op(Op::RequestTxn(nested(count - 51)))],
+            ]
+            .concat(),
+            vec![op(Op::RequestDeleteRange(delete("job/7/000", "job/7/049")))],
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_operations_pass_as_etcd_takes() {
+    for version in [Version::V3_4, Version::V3_5] {
+        let (world, direct) = (World::new(version), World::new(version));
+        let proxy = world.proxy("a", JOBS);
+        let mut fenced = proxy.client().await;
+        let tickets = [world.ticket("job/7", 3), world.ticket("orders", 8)];
+        let tickets: Vec<&str> = tickets.iter().map(String::as_str).collect();
+        fenced.range(with(get("x"), &tickets)).await.unwrap();
+        let mut plain = direct.direct().await;
+        let bases = (revision(&mut plain).await, revision(&mut fenced).await);
+        let first = Ask::Put(put("job/7/a", "1"));
+        ask(&mut plain, first.clone(), &[], bases.0).await;
+        ask(&mut fenced, first, &tickets, bases.1).await;
+        for count in [125, 126, 127, 128, 129] {
+            for (shape, txn) in large(count).into_iter().enumerate() {
+                let expected = ask(&mut plain, Ask::Txn(txn.clone()), &[], bases.0).await;
+                let answer = ask(&mut fenced, Ask::Txn(txn), &tickets, bases.1).await;
+                assert!(
+                    answer == expected,
+                    "{count} operations, shape {shape} on {version:?}:\n{answer}\n{expected}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_cannot_be_parted_is_told_the_limit() {
+    let world = World::new(Version::V3_5);
+    let proxy = world.proxy("a", JOBS);
+    let mut client = proxy.client().await;
+    let ticket = world.ticket("job/7", 3);
+    let mut txn = large(128).swap_remove(0);
+    txn.compare = vec![value_is("job/7/a", "1")];
+    // Whatever part it is in, it deletes what the other one puts.
+    txn.failure = vec![op(Op::RequestDeleteRange(delete("job/7/", "job/70")))];
+    world.direct().await.txn(txn.clone()).await.unwrap();
+    let status = client.txn(with(txn, &[&ticket])).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(
+        status.message().contains("takes 128 operations"),
+        "{status:?}"
+    );
+    // A server with another limit: nothing is taken for its own.
+    let smaller = world.proxy("b", &format!("max_txn_ops = 64\n{JOBS}"));
+    let mut client = smaller.client().await;
+    for count in [64, 100] {
+        let txn = large(count).swap_remove(0);
+        let done = client.txn(with(txn, &[&ticket])).await.unwrap();
+        assert_eq!(done.into_inner().responses.len(), count);
+    }
+}

@@ -1,11 +1,10 @@
-//! Proxies before a real etcd, in this process or as processes of their own; clients that carry
-//! tickets; and a wire between proxy and etcd that the test can hold.
+//! Proxies before a real etcd, in this process or as processes of their own; and clients that carry
+//! tickets.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence::audit::{AuditThread, AuditWriter, Limits};
@@ -16,13 +15,11 @@ use ringfence::lock_name::LockName;
 use ringfence::proxy::{Options, Proxy, start};
 use ringfence::ticket::{Action, Order, SealScope, SigningKey, Ticket};
 use ringfence::token::Token;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
 pub use crate::etcd::{Etcd, Version};
+pub use crate::wire::Wire;
 
 /// Nothing in these tests takes this long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -270,84 +267,6 @@ fn error_info(status: &Status) -> (String, std::collections::HashMap<String, Str
     let info = any.value.clone().expect("a value");
     assert_eq!(info.domain, "ringfence");
     (info.reason, info.metadata)
-}
-
-/// A wire between a proxy and etcd: what the proxy sends can be held back.
-pub struct Wire {
-    pub address: SocketAddr,
-    held: watch::Sender<bool>,
-    waiting: watch::Receiver<usize>,
-}
-
-impl Wire {
-    pub async fn new(etcd: String) -> Wire {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (held, holding) = watch::channel(false);
-        let (count, waiting) = watch::channel(0);
-        let count = Arc::new(count);
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = TcpStream::connect(&etcd).await else {
-                    continue;
-                };
-                let (holding, count) = (holding.clone(), Arc::clone(&count));
-                tokio::spawn(carry(client, server, holding, count));
-            }
-        });
-        Wire {
-            address,
-            held,
-            waiting,
-        }
-    }
-
-    /// From now on nothing of the proxy reaches etcd.
-    pub fn hold(&self) {
-        self.held.send_replace(true);
-    }
-
-    /// Waits until the proxy has sent something that is held.
-    pub async fn wait_until_held(&mut self) {
-        soon(
-            "bytes that are held",
-            self.waiting.wait_for(|count| *count > 0),
-        )
-        .await
-        .unwrap();
-    }
-
-    pub fn let_go(&self) {
-        self.held.send_replace(false);
-    }
-}
-
-async fn carry(
-    client: TcpStream,
-    server: TcpStream,
-    mut holding: watch::Receiver<bool>,
-    count: Arc<watch::Sender<usize>>,
-) {
-    let (mut from_client, mut to_client) = client.into_split();
-    let (mut from_server, mut to_server) = server.into_split();
-    tokio::spawn(async move {
-        // Either end may go.
-        let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
-    });
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(read) = from_client.read(&mut buffer).await {
-        if *holding.borrow() {
-            count.send_modify(|count| *count += 1);
-        }
-        if holding.wait_for(|held| !held).await.is_err() {
-            return;
-        }
-        if read == 0 || to_server.write_all(&buffer[..read]).await.is_err() {
-            // What was sent before the end arrives before it.
-            let _ = to_server.shutdown().await;
-            return;
-        }
-    }
 }
 
 /// A proxy as a process of its own.

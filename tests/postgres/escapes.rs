@@ -361,9 +361,13 @@ fn reads_and_writes_of_nobodys_pass_without_a_ticket() {
     }
     let mut passing = Client::connect(world.proxy.addresses[2]);
     passing.query("INSERT INTO plain VALUES (1, 'x')").ok();
-    passing
-        .query("CREATE TABLE more (a int); DROP TABLE more")
-        .ok();
+    for sql in [
+        "CREATE TABLE more (a int)",
+        "INSERT INTO more VALUES (1)",
+        "DROP TABLE more",
+    ] {
+        passing.query(sql).ok();
+    }
     let mut rejecting = Client::connect(world.proxy.addresses[1]);
     let told = rejecting.query("INSERT INTO plain VALUES (1, 'x')");
     assert!(is_refusal(told.code()), "{told:?}");

@@ -56,7 +56,12 @@ impl Process {
     pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         let mut kill = Command::new("kill");
-        let _ = kill.arg(format!("-{name}")).arg(pid).status();
+        // It may be gone.
+        let _ = kill
+            .arg(format!("-{name}"))
+            .arg(pid)
+            .stderr(Stdio::null())
+            .status();
     }
 
     /// SIGKILL, and waits.

@@ -50,6 +50,32 @@ fn the_holder_writes_and_a_stale_one_is_refused_on_writes_and_reads() {
 }
 
 #[test]
+fn a_stale_refusal_is_audited_with_its_holder() {
+    let world = world(|setup| setup);
+    let stale = world.proxy.ticket(5);
+    let mut old = world.proxy.holder(5);
+    world.proxy.holder(6);
+    let user = format!("default;fence={stale}");
+    for (operation, command) in [
+        // By the connection's ticket, by one for the command, by one that is to be bound.
+        ("set", &["SET", "job:1:a", "x"][..]),
+        ("get", &["GET", "job:1:a"]),
+        ("incr", &["FENCE", "WITH", &stale, "INCR", "job:1:n"]),
+        ("fence", &["FENCE", "SET", &stale]),
+        ("auth", &["AUTH", &user, "pw"]),
+    ] {
+        assert_eq!(code(&old.call(command)), "FENCED", "{command:?}");
+        let line = world.proxy.audited("stale", operation);
+        assert_eq!(line["holder"], "test", "{line}");
+        assert_eq!(
+            (&line["token"], &line["watermark"]),
+            (&"5".into(), &"6".into()),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn a_stale_ticket_cannot_be_bound_and_leaves_none_bound() {
     let world = world(|setup| setup);
     let mut client = world.proxy.holder(5);

@@ -3,6 +3,8 @@
 mod client;
 mod clients;
 mod fenced;
+mod hidden;
+mod known_faults;
 mod order;
 mod pipelines;
 mod relay;

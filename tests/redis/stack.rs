@@ -184,7 +184,10 @@ pub struct Proxy {
     pub process: Process,
     pub address: SocketAddr,
     pub key: Arc<SigningKey>,
+    /// Where the fence service is.
+    pub admin: SocketAddr,
     config: PathBuf,
+    audit_dir: PathBuf,
 }
 
 /// A ticket as a lock service would issue it.
@@ -252,7 +255,9 @@ impl Proxy {
             process,
             address,
             key: Arc::clone(&setup.key),
+            admin,
             config,
+            audit_dir: dir.join(setup.name).join("audit"),
         }
     }
 
@@ -299,6 +304,28 @@ impl Proxy {
         let mut process = Process::spawn(&mut Proxy::command(&config, true), log);
         assert!(!process.wait(), "it has started and ended well");
         process.log()
+    }
+
+    /// Waits for a line of the audit.
+    pub fn audited(&self, code: &str, operation: &str) -> serde_json::Value {
+        let find = || {
+            let files = std::fs::read_dir(&self.audit_dir).unwrap();
+            let texts = files.filter_map(|file| std::fs::read_to_string(file.unwrap().path()).ok());
+            texts.into_iter().find_map(|text| {
+                let lines = text
+                    .lines()
+                    .filter_map(|line| serde_json::from_str(line).ok());
+                lines.into_iter().find(|line: &serde_json::Value| {
+                    line["code"] == code && line["operation"] == operation
+                })
+            })
+        };
+        let mut found = None;
+        eventually(&format!("an audit line {code} {operation}"), || {
+            found = find();
+            found.is_some()
+        });
+        found.unwrap()
     }
 
     /// kill -9.

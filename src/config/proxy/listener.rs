@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::config::reader::{Found, Report, Table};
 use crate::config::values::{check_host_port, check_instance, is_host};
 use crate::protocol::etcd::fence::FenceKeys;
-use crate::protocol::etcd::{EtcdRule, EtcdRules, KeylessWrites, LeasedWrites};
+use crate::protocol::etcd::split::TxnOpsMax;
+use crate::protocol::etcd::{EtcdRule, EtcdRules, KeylessWrites, LeasedWrites, Snapshots};
 use crate::protocol::http::{HttpRule, HttpRules};
 use crate::protocol::pattern::InvalidPattern;
 use crate::protocol::s3::{S3Rule, S3Rules};
@@ -270,6 +271,9 @@ fn read_etcd(
         ("pass", LeasedWrites::Pass),
     ];
     let leased = table.choice(report, "leased_writes", &leased);
+    let snapshots = [("refuse", Snapshots::Refuse), ("pass", Snapshots::Pass)];
+    let snapshots = table.choice(report, "snapshots", &snapshots);
+    let ops_max = table.integer(report, "max_txn_ops", 1..=1 << 20);
     for key in ["in_doubt_hold", "truncated_body"] {
         if table.has(key) {
             let path = table.path(key);
@@ -283,6 +287,11 @@ fn read_etcd(
     rules.keys = value_or_default(prefix);
     rules.keyless_writes = value_or_default(keyless);
     rules.leased_writes = value_or_default(leased);
+    rules.snapshots = value_or_default(snapshots);
+    if let Some(found) = ops_max {
+        // The range ends far below what a usize holds.
+        rules.txn_ops_max = TxnOpsMax(usize::try_from(found.value).unwrap_or(usize::MAX));
+    }
     Some(rules)
 }
 

@@ -15,10 +15,21 @@ pub struct Answer {
     pub fences: usize,
     /// Which `RequestOp` the client's request is.
     pub operation: u32,
-    /// The client's transaction is one operation of etcd's.
-    pub nested: bool,
+    /// Where the client's transaction is.
+    pub shape: Shape,
     /// What is to be merged.
     pub plan: Plan,
+}
+
+/// Where the client's request is in etcd's transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shape {
+    /// It is the client's own.
+    Own,
+    /// Within it.
+    Within,
+    /// Within it, in two parts.
+    InTwo,
 }
 
 /// What becomes of one response.
@@ -100,7 +111,7 @@ impl Answer {
         if self.fences > 0 && !outer.succeeded {
             return Ok(Unwrapped::Fenced(floors(&outer)?));
         }
-        if self.operation == TXN_OP && !self.nested {
+        if self.shape == Shape::Own {
             return Ok(Unwrapped::Reply(self.plan.apply_txn(message)?.into_owned()));
         }
         let parts: Vec<&[u8]> = outer
@@ -108,6 +119,11 @@ impl Answer {
             .iter()
             .map(|response| wire::bytes_of(response, self.operation))
             .collect::<Result<_, _>>()?;
+        if self.shape == Shape::InTwo {
+            let whole = join(&parts)?;
+            let reply = self.plan.apply_txn(&whole)?;
+            return Ok(Unwrapped::Reply(with_header(outer.header, &reply)));
+        }
         let reply = match (&self.plan, parts.as_slice()) {
             (_, []) => return Err(Malformed("the transaction has no response")),
             (Plan::Txn { .. }, [part, ..]) => self.plan.apply_txn(part)?,
@@ -117,6 +133,22 @@ impl Answer {
         };
         Ok(Unwrapped::Reply(with_header(outer.header, &reply)))
     }
+}
+
+/// One `TxnResponse` from those of its two parts.
+fn join(parts: &[&[u8]]) -> Result<Vec<u8>, Malformed> {
+    let [first, second] = parts else {
+        return Err(Malformed("the transaction has not two parts"));
+    };
+    let rest = txn(second)?;
+    if txn(first)?.succeeded != rest.succeeded {
+        return Err(Malformed("the parts of a transaction took two branches"));
+    }
+    let mut whole = first.to_vec();
+    for response in rest.responses {
+        wire::put_bytes(&mut whole, 3, response);
+    }
+    Ok(whole)
 }
 
 fn floors(outer: &Txn<'_>) -> Result<Vec<Seen>, Malformed> {
@@ -307,7 +339,8 @@ fn without_value(kv: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-/// One `DeleteRangeResponse` from its parts.
+/// One `DeleteRangeResponse` from its parts. Its header is the last one's: a part that deleted
+/// nothing before any other did tells the revision before.
 fn deletes(parts: &[&[u8]]) -> Result<Vec<u8>, Malformed> {
     let (mut merged, mut deleted) = (vec![], 0_u64);
     for (at, part) in parts.iter().enumerate() {
@@ -317,7 +350,7 @@ fn deletes(parts: &[&[u8]]) -> Result<Vec<u8>, Malformed> {
                 2 => deleted = deleted.saturating_add(field.value.number()),
                 // prev_kvs
                 3 => merged.extend_from_slice(field.raw),
-                _ if at == 0 => merged.extend_from_slice(field.raw),
+                _ if at + 1 == parts.len() => merged.extend_from_slice(field.raw),
                 _ => {}
             }
         }

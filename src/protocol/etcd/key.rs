@@ -74,6 +74,15 @@ impl<'a> KeyRange<'a> {
         matches!(self.end, End::Before(end) if end <= self.key)
     }
 
+    /// Whether this key is in it.
+    pub fn holds(&self, key: &[u8]) -> bool {
+        match self.end {
+            End::Key => self.key == key,
+            End::Before(end) => self.key <= key && key < end,
+            End::Never => self.key <= key,
+        }
+    }
+
     /// Whether it holds a key that is at least `from` and below `to` (`None`: without an end).
     pub fn meets(&self, from: &[u8], to: Option<&[u8]>) -> bool {
         let begins_before = to.is_none_or(|to| self.key < to);

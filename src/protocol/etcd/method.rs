@@ -19,6 +19,8 @@ pub enum Method {
     LeaseRevoke,
     /// `Maintenance/Alarm`: reads alarms, or raises and clears them.
     Alarm,
+    /// `Maintenance/Snapshot`: a copy of all that etcd has.
+    Snapshot,
     /// A method of the lock or election service: etcd writes keys of its own accord.
     Recipe(Recipe),
     /// Changes no key.
@@ -91,7 +93,8 @@ fn lease(method: &str) -> Option<Method> {
 fn maintenance(method: &str) -> Option<Method> {
     Some(match method {
         "Alarm" => Method::Alarm,
-        "Status" | "Hash" | "HashKV" | "Snapshot" => Method::Read,
+        "Status" | "Hash" | "HashKV" => Method::Read,
+        "Snapshot" => Method::Snapshot,
         "Defragment" | "MoveLeader" | "Downgrade" => Method::Keyless,
         _ => return None,
     })
@@ -150,6 +153,7 @@ mod tests {
     fn only_the_exact_path_of_a_method_is_that_method() {
         assert_eq!(find("/etcdserverpb.KV/Put"), Method::Put);
         assert_eq!(find("/etcdserverpb.Maintenance/Hash"), Method::Read);
+        assert_eq!(find("/etcdserverpb.Maintenance/Snapshot"), Method::Snapshot);
         for other in [
             "etcdserverpb.KV/Put",
             "//etcdserverpb.KV/Put",

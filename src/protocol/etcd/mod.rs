@@ -19,7 +19,7 @@
 //! - **keyless writes** (compaction, members, users, maintenance) have no lock and no transaction:
 //!   refused beside rules, unless `keyless_writes = "pass"`;
 //! - fence keys are not there: reads do not show them, deletions leave them, writes and comparisons
-//!   that name them are refused.
+//!   that name them are refused, and so are snapshots, which hold them, unless `snapshots = "pass"`.
 
 pub mod answer;
 pub mod fence;
@@ -27,6 +27,7 @@ pub mod key;
 pub mod method;
 pub mod request;
 pub mod rewrite;
+pub mod split;
 pub mod watch;
 pub mod wire;
 
@@ -38,6 +39,7 @@ use self::key::{Cover, KeyPattern, KeyRange, prefix_end};
 use self::method::{Method, Recipe};
 use self::request::{Op, Unreadable};
 use self::rewrite::Rewritten;
+use self::split::TxnOpsMax;
 use super::pattern::{InvalidPattern, LockTemplate};
 use super::{Kind, Refusal, Unmatched};
 use crate::lock_name::{LockName, LockPattern};
@@ -62,6 +64,16 @@ pub enum LeasedWrites {
     Pass,
 }
 
+/// What becomes of snapshots, which hold the fence keys, beside rules or without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Snapshots {
+    /// Refused: clients do not see fence keys.
+    #[default]
+    Refuse,
+    /// Forwarded: who may take them may know the floors.
+    Pass,
+}
+
 /// The rules of an etcd listener.
 #[derive(Clone, Debug, Default)]
 pub struct EtcdRules {
@@ -73,6 +85,10 @@ pub struct EtcdRules {
     pub keyless_writes: KeylessWrites,
     /// What becomes of writes with a lease.
     pub leased_writes: LeasedWrites,
+    /// What becomes of snapshots.
+    pub snapshots: Snapshots,
+    /// Operations that etcd takes in a transaction.
+    pub txn_ops_max: TxnOpsMax,
 }
 
 /// One rule: these keys are guarded by this lock.
@@ -152,7 +168,9 @@ impl EtcdRules {
             Method::Range | Method::Put | Method::DeleteRange | Method::Txn => true,
             Method::Recipe(_) => true,
             Method::LeaseRevoke | Method::Alarm => self.guards(),
-            Method::Watch | Method::Read | Method::Keyless | Method::Unknown => false,
+            Method::Watch | Method::Read | Method::Snapshot | Method::Keyless | Method::Unknown => {
+                false
+            }
         }
     }
 
@@ -173,6 +191,7 @@ impl EtcdRules {
                 error => Refusal::unclassified(error.to_string()),
             })?),
             Method::Watch | Method::Read => return Ok(Call::unfenced(Kind::Read)),
+            Method::Snapshot => return self.snapshot(),
             Method::LeaseRevoke if self.guards() => {
                 let lease = wire::number_of(message, 1).map_err(malformed)?;
                 let revokes = Some(lease);
@@ -203,6 +222,17 @@ impl EtcdRules {
                 "this method changes what no lock guards: `keyless_writes` decides about it",
             )),
             KeylessWrites::Refuse | KeylessWrites::Pass => Ok(Call::unfenced(Kind::Write)),
+        }
+    }
+
+    fn snapshot<'m>(&self) -> Result<Call<'m>, Refusal> {
+        match self.snapshots {
+            Snapshots::Refuse => Err(Refusal::unclassified(format!(
+                "a snapshot holds the keys below `{}`, which belong to the fence: `snapshots` \
+                 decides about it",
+                self.keys.prefix()
+            ))),
+            Snapshots::Pass => Ok(Call::unfenced(Kind::Read)),
         }
     }
 
@@ -367,8 +397,16 @@ impl<'m> Call<'m> {
     }
 
     /// What etcd is to get under these fences; `None`: what the client sent.
-    pub fn rewrite(&self, keys: &FenceKeys, fences: &[Fence]) -> Option<Rewritten> {
-        rewrite::rewrite(self.op.as_ref()?, keys, fences)
+    pub fn rewrite(
+        &self,
+        rules: &EtcdRules,
+        fences: &[Fence],
+    ) -> Result<Option<Rewritten>, Refusal> {
+        let Some(op) = &self.op else {
+            return Ok(None);
+        };
+        rewrite::rewrite(op, &rules.keys, fences, rules.txn_ops_max)
+            .map_err(|no_room| Refusal::invalid(no_room.to_string()))
     }
 
     /// Whether the fences can be part of the request.
@@ -417,7 +455,7 @@ pub fn delete_leased(keys: &FenceKeys, fences: &[Fence], lease: u64, doomed: &[&
         failure: vec![],
         raw: &txn,
     });
-    match rewrite::rewrite(&op, keys, fences) {
+    match rewrite::whole(&op, keys, fences) {
         Some(rewritten) => rewritten.message,
         None => txn,
     }

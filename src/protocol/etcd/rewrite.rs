@@ -5,6 +5,7 @@
 //! |---|---|
 //! | Range, Put, DeleteRange under tickets | `Txn { If floors; Then it; Else read the floors }` |
 //! | Txn under tickets | the same with the whole Txn as one nested operation |
+//! | a Txn that leaves no room for that | the same with two parts of it ([`super::split`]) |
 //! | a range across the fence keys | its two parts around them, in one transaction |
 //! | a range of fence keys alone | a range in which no key can be |
 //! | all else | what the client sent, byte for byte |
@@ -16,10 +17,11 @@
 
 use std::borrow::Cow;
 
-use super::answer::{Answer, Merge, Plan};
+use super::answer::{Answer, Merge, Plan, Shape};
 use super::fence::{Fence, FenceKeys};
 use super::key::KeyRange;
 use super::request::{DELETE_OP, Op, PUT_OP, RANGE_OP, RangeOp, Sort, TXN_OP, TxnOp};
+use super::split::{self, Cut, Fit, NoRoom, TxnOpsMax};
 use super::wire;
 
 /// A request for etcd's `KV/Txn`, and how its response is read.
@@ -40,43 +42,28 @@ struct Editor<'k> {
 
 /// What stands in a request for `TxnRequest`.
 const COMPARE: u32 = 1;
-const SUCCESS: u32 = 2;
-const FAILURE: u32 = 3;
+pub(super) const SUCCESS: u32 = 2;
+/// See [`SUCCESS`].
+pub(super) const FAILURE: u32 = 3;
 
 /// What etcd is to get; `None`: what the client sent.
-pub fn rewrite(op: &Op<'_>, keys: &FenceKeys, fences: &[Fence]) -> Option<Rewritten> {
-    let editor = Editor {
-        keys,
-        fenced: !fences.is_empty(),
-    };
-    if let (Op::Txn(txn), []) = (op, fences) {
-        let (message, plan) = editor.edit_txn(txn)?;
-        let answer = Answer {
-            fences: 0,
-            operation: TXN_OP,
-            nested: false,
-            plan,
-        };
-        return Some(Rewritten { message, answer });
+pub fn rewrite(
+    op: &Op<'_>,
+    keys: &FenceKeys,
+    fences: &[Fence],
+    max: TxnOpsMax,
+) -> Result<Option<Rewritten>, NoRoom> {
+    if let Op::Txn(txn) = op
+        && let Fit::InTwo(cut) = split::fit(txn, keys, fences.len(), max)?
+    {
+        return Ok(Some(Editor::new(keys, fences).in_two(txn, cut, fences)));
     }
-    let (operation, messages, plan) = editor.edit(op)?;
-    let messages = match (messages, fences) {
-        (None, []) => return None,
-        (None, _) => vec![Cow::Borrowed(raw(op))],
-        (Some(messages), _) => messages,
-    };
-    let mut message = check(keys, fences);
-    message.reserve(messages.iter().map(|it| it.len()).sum::<usize>() + 64);
-    for operand in &messages {
-        wire::put_bytes(&mut message, SUCCESS, &request_op(operation, operand));
-    }
-    let answer = Answer {
-        fences: fences.len(),
-        operation,
-        nested: operation == TXN_OP,
-        plan,
-    };
-    Some(Rewritten { message, answer })
+    Ok(whole(op, keys, fences))
+}
+
+/// The same for what is no larger than any server takes it.
+pub(super) fn whole(op: &Op<'_>, keys: &FenceKeys, fences: &[Fence]) -> Option<Rewritten> {
+    Editor::new(keys, fences).whole(op, fences)
 }
 
 /// A transaction that only compares floors, and reads them if one differs.
@@ -109,7 +96,64 @@ fn request_op(operation: u32, message: &[u8]) -> Vec<u8> {
 /// The messages that stand for one; `None`: it stays as it is.
 type Messages<'a> = Option<Vec<Cow<'a, [u8]>>>;
 
-impl Editor<'_> {
+impl<'k> Editor<'k> {
+    fn new(keys: &'k FenceKeys, fences: &[Fence]) -> Editor<'k> {
+        Editor {
+            keys,
+            fenced: !fences.is_empty(),
+        }
+    }
+
+    fn whole(&self, op: &Op<'_>, fences: &[Fence]) -> Option<Rewritten> {
+        if let (Op::Txn(txn), []) = (op, fences) {
+            let (message, plan) = self.edit_txn(txn)?;
+            let answer = Answer {
+                fences: 0,
+                operation: TXN_OP,
+                shape: Shape::Own,
+                plan,
+            };
+            return Some(Rewritten { message, answer });
+        }
+        let (operation, messages, plan) = self.edit(op)?;
+        let messages = match (messages, fences) {
+            (None, []) => return None,
+            (None, _) => vec![Cow::Borrowed(raw(op))],
+            (Some(messages), _) => messages,
+        };
+        let mut message = check(self.keys, fences);
+        message.reserve(messages.iter().map(|it| it.len()).sum::<usize>() + 64);
+        for operand in &messages {
+            wire::put_bytes(&mut message, SUCCESS, &request_op(operation, operand));
+        }
+        let answer = Answer {
+            fences: fences.len(),
+            operation,
+            shape: Shape::Within,
+            plan,
+        };
+        Some(Rewritten { message, answer })
+    }
+
+    fn in_two(&self, txn: &TxnOp<'_>, cut: Cut, fences: &[Fence]) -> Rewritten {
+        let (inner, plan) = match self.edit_txn(txn) {
+            Some(edited) => edited,
+            None => (txn.raw.to_vec(), Plan::Same),
+        };
+        let mut message = check(self.keys, fences);
+        message.reserve(inner.len() + 64);
+        for part in split::parts(&inner, cut) {
+            wire::put_bytes(&mut message, SUCCESS, &request_op(TXN_OP, &part));
+        }
+        let answer = Answer {
+            fences: fences.len(),
+            operation: TXN_OP,
+            shape: Shape::InTwo,
+            plan,
+        };
+        Rewritten { message, answer }
+    }
+
     /// `None`: there is nothing to send but what came.
     fn edit<'a>(&self, op: &Op<'a>) -> Option<(u32, Messages<'a>, Plan)> {
         Some(match op {

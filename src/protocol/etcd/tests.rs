@@ -6,7 +6,7 @@ use super::fence::{Fence, Seen, value};
 use super::key::prefix_end;
 use super::method::{Method, Recipe};
 use super::wire::{bytes_of, fields, number_of, put_bytes, put_number};
-use super::{Call, EtcdRule, EtcdRules, KeylessWrites, LeasedWrites};
+use super::{Call, EtcdRule, EtcdRules, KeylessWrites, LeasedWrites, Snapshots};
 use crate::lock_name::LockName;
 use crate::protocol::{Code, Kind, Unmatched};
 
@@ -183,6 +183,17 @@ fn leases_recipes_and_keyless_writes_are_decided_by_options() {
         classify(&EtcdRules::default(), Method::Keyless, b""),
         write(&[])
     );
+    // With rules or without: the fence keys may be another listener's.
+    for rules in [&strict, &lax, &EtcdRules::default()] {
+        let refused = classify(rules, Method::Snapshot, b"");
+        assert_eq!(refused, Err(Code::Unclassified));
+        let open = EtcdRules {
+            snapshots: Snapshots::Pass,
+            ..rules.clone()
+        };
+        let passed = classify(&open, Method::Snapshot, b"");
+        assert_eq!(passed, Ok((Kind::Read, vec![])));
+    }
     let alarm = |action| {
         let mut message = vec![];
         put_number(&mut message, 1, action);
@@ -262,11 +273,11 @@ fn a_write_is_sent_whole_under_the_comparison_of_every_floor() {
     let message = put("orders");
     let call = rules.classify(Method::Put, &message).unwrap();
     assert!(
-        call.rewrite(&rules.keys, &[]).is_none(),
+        call.rewrite(&rules, &[]).unwrap().is_none(),
         "nothing is to be changed"
     );
     let fences = [fence("orders", 7), fence("other", 9)];
-    let sent = call.rewrite(&rules.keys, &fences).unwrap();
+    let sent = call.rewrite(&rules, &fences).unwrap().unwrap();
     let compares = all(&sent.message, 1);
     assert_eq!(compares.len(), 2);
     for (compare, fence) in compares.iter().zip(&fences) {
@@ -313,7 +324,10 @@ fn a_fence_that_failed_is_told_from_a_comparison_of_the_clients_own() {
     let rules = rules(Unmatched::Pass);
     let message = txn(&["a"], &[op(2, &put("orders"))], &[]);
     let call = rules.classify(Method::Txn, &message).unwrap();
-    let sent = call.rewrite(&rules.keys, &[fence("orders", 7)]).unwrap();
+    let sent = call
+        .rewrite(&rules, &[fence("orders", 7)])
+        .unwrap()
+        .unwrap();
     assert_eq!(all(&sent.message, 2), [op(4, &message)]);
     // Its own comparison failed.
     let own = response(true, &[op(4, &op(1, &header(3)))]);
@@ -352,7 +366,7 @@ fn a_range_over_fence_keys_is_read_around_them_and_put_together() {
     put_number(&mut message, 6, 1);
     put_bytes(&mut message, 66, b"unknown");
     let call = rules.classify(Method::Range, &message).unwrap();
-    let sent = call.rewrite(&rules.keys, &[]).unwrap();
+    let sent = call.rewrite(&rules, &[]).unwrap().unwrap();
     let parts: Vec<_> = all(&sent.message, 2)
         .iter()
         .map(|op| bytes_of(op, 1).unwrap().to_vec())
@@ -405,7 +419,7 @@ fn deletions_within_transactions_go_around_fence_keys_in_their_place() {
         &[op(3, &range("_ringfence/", ""))],
     );
     let call = rules.classify(Method::Txn, &message).unwrap();
-    let sent = call.rewrite(&rules.keys, &[]).unwrap();
+    let sent = call.rewrite(&rules, &[]).unwrap().unwrap();
     assert_eq!(bytes_of(&sent.message, 55).unwrap(), b"unknown");
     let success = all(&sent.message, 2);
     assert_eq!(success[0], keep);
@@ -444,8 +458,11 @@ fn reads_under_a_ticket_are_linearizable() {
     let mut message = range("orders", "");
     put_number(&mut message, 7, 1);
     let call = rules.classify(Method::Range, &message).unwrap();
-    assert!(call.rewrite(&rules.keys, &[]).is_none());
-    let sent = call.rewrite(&rules.keys, &[fence("orders", 7)]).unwrap();
+    assert!(call.rewrite(&rules, &[]).unwrap().is_none());
+    let sent = call
+        .rewrite(&rules, &[fence("orders", 7)])
+        .unwrap()
+        .unwrap();
     let read = bytes_of(&all(&sent.message, 2)[0], 1).unwrap().to_vec();
     assert_eq!(
         (bytes_of(&read, 1), number_of(&read, 7)),
@@ -453,7 +470,10 @@ fn reads_under_a_ticket_are_linearizable() {
     );
     let within = txn(&[], &[op(1, &message)], &[]);
     let call = rules.classify(Method::Txn, &within).unwrap();
-    let sent = call.rewrite(&rules.keys, &[fence("orders", 7)]).unwrap();
+    let sent = call
+        .rewrite(&rules, &[fence("orders", 7)])
+        .unwrap()
+        .unwrap();
     let inner = bytes_of(&all(&sent.message, 2)[0], 4).unwrap().to_vec();
     let read = bytes_of(&all(&inner, 2)[0], 1).unwrap().to_vec();
     assert_eq!(number_of(&read, 7), Ok(0));

@@ -1,10 +1,10 @@
-//! Watch responses without the events of fence keys.
+//! Watch responses without the events of fence keys; and the watch over the floors of a stream.
 //!
 //! Progress and revisions stay as they are. A response in which nothing is left is not sent on: to
 //! a client it would look like a progress report that nobody asked for. Where the client takes
 //! responses in fragments it is, since it may be the piece that ends one.
 
-use super::fence::FenceKeys;
+use super::fence::{FenceKeys, Seen};
 use super::wire::{self, Malformed};
 
 /// What becomes of a response.
@@ -53,6 +53,54 @@ fn is_hidden(event: &[u8], keys: &FenceKeys) -> Result<bool, Malformed> {
     // `Event.kv`, `KeyValue.key`.
     let kv = wire::bytes_of(event, 2)?;
     Ok(keys.holds(wire::bytes_of(kv, 1)?))
+}
+
+/// A `WatchRequest` for one key.
+pub fn create(key: &[u8]) -> Vec<u8> {
+    let (mut create, mut request) = (vec![], vec![]);
+    wire::put_bytes(&mut create, 1, key);
+    wire::put_bytes(&mut request, 1, &create);
+    request
+}
+
+/// What a `WatchResponse` says about floors.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// One more of them is watched.
+    Created,
+    /// It is not watched any more, for this reason.
+    Cancelled(String),
+    /// What they became, by their keys, in order; perhaps nothing.
+    Floors(Vec<(Vec<u8>, Seen)>),
+}
+
+/// Reads a `WatchResponse` about floors.
+pub fn told(message: &[u8], keys: &FenceKeys) -> Result<Told, Malformed> {
+    if wire::number_of(message, 4)? != 0 {
+        let reason = wire::bytes_of(message, 6)?;
+        return Ok(Told::Cancelled(
+            String::from_utf8_lossy(reason).into_owned(),
+        ));
+    }
+    if wire::number_of(message, 3)? != 0 {
+        return Ok(Told::Created);
+    }
+    let mut floors = vec![];
+    for field in wire::fields(message) {
+        let field = field?;
+        if field.number != EVENTS || !is_hidden(field.value.bytes(), keys)? {
+            continue;
+        }
+        let event = field.value.bytes();
+        let kv = wire::bytes_of(event, 2)?;
+        // `EventType`: PUT is 0, DELETE 1.
+        let seen = match wire::number_of(event, 1)? {
+            0 => Seen::of_value(wire::bytes_of(kv, 5)?),
+            _ => Seen::Missing,
+        };
+        floors.push((wire::bytes_of(kv, 1)?.to_vec(), seen));
+    }
+    Ok(Told::Floors(floors))
 }
 
 /// Whether a `WatchRequest` asks for responses in fragments.

@@ -45,6 +45,11 @@ impl<'a> Class<'a> {
         }
     }
 
+    /// Of a command that does this to these keys and to nothing else.
+    pub(super) fn of_keys(kind: Kind, keys: Vec<KeyUse<'a>>) -> Class<'a> {
+        Class::new(kind, Reach::Keys, keys)
+    }
+
     pub(super) fn read() -> Class<'a> {
         Class::new(Kind::Read, Reach::Keys, vec![])
     }

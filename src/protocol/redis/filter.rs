@@ -1,10 +1,12 @@
-//! Replies from which the proxy's own traces are taken: its keys from listings of keys, and its
-//! part of the names of connections.
+//! Replies from which the proxy's own traces are taken: its keys from listings of keys, from logs
+//! and from what the server sends by itself, and its part of the names of connections.
 //!
 //! A filter gets the whole reply and returns another; what it does not understand it passes as an
 //! error, never as it came.
 
 use super::encode;
+use super::number::integer;
+use super::pushed;
 use super::value::Value;
 
 /// What to take from a reply.
@@ -16,6 +18,12 @@ pub enum Filter {
     Scan(Box<[u8]>),
     /// The same, to `RANDOMKEY`.
     RandomKey(Box<[u8]>),
+    /// Entries with an argument that begins so, from the reply to `SLOWLOG GET`.
+    SlowLog(Box<[u8]>),
+    /// Entries about an object that begins so, from the reply to `ACL LOG`.
+    AclLog(Box<[u8]>),
+    /// Keys that begin so, from a message or an invalidation that the server sends by itself.
+    Pushed(Box<[u8]>),
     /// The beginning of the name, from the reply to `CLIENT GETNAME`.
     Name(Box<[u8]>),
     /// The beginning of every name, from the reply to `CLIENT LIST` or `CLIENT INFO`.
@@ -30,9 +38,17 @@ pub enum Filtered {
     /// There is nothing to show: the command is to be sent again, a few times. At last the client
     /// is told that there is none: a null.
     Again,
+    /// Nothing goes to the client, which does not wait for it either.
+    Nothing,
 }
 
 impl Filter {
+    /// Whether what has come of a reply shows that nothing is taken from it: it need not be held
+    /// until it is whole.
+    pub fn is_content_with(&self, beginning: &[u8]) -> bool {
+        matches!(self, Filter::Pushed(_)) && pushed::tells_no_key(beginning)
+    }
+
     /// Filters a whole reply.
     pub fn apply(&self, reply: &[u8]) -> Filtered {
         let refused = || Filtered::Reply(encode::error("FENCEUNCLASS the reply is not understood"));
@@ -48,6 +64,17 @@ impl Filter {
             Filter::RandomKey(prefix) => match value.as_text() {
                 Some(key) if key.starts_with(prefix) => return Filtered::Again,
                 key => key.map(|_| reply.to_vec()),
+            },
+            Filter::SlowLog(prefix) => without(reply, |entry| {
+                let args = entry.as_array()?.get(3)?.as_array()?;
+                Some(args.iter().any(|arg| begins(arg, prefix)))
+            }),
+            Filter::AclLog(prefix) => {
+                without(reply, |entry| Some(begins(entry.field("object")?, prefix)))
+            }
+            Filter::Pushed(prefix) => match pushed::without_keys(&value, reply, prefix) {
+                Some(shown) if shown.is_empty() => return Filtered::Nothing,
+                shown => shown,
             },
             Filter::Name(prefix) => value.as_text().map(|name| {
                 match name.strip_prefix(&**prefix).unwrap_or(name) {
@@ -65,8 +92,32 @@ impl Filter {
     }
 }
 
+fn begins(text: &Value<'_>, prefix: &[u8]) -> bool {
+    text.as_text().is_some_and(|text| text.starts_with(prefix))
+}
+
+/// An array without the elements that are to be hidden, the others as they came. None: one of them
+/// is not understood.
+fn without(array: &[u8], mut hidden: impl FnMut(&Value<'_>) -> Option<bool>) -> Option<Vec<u8>> {
+    let end = array.windows(2).position(|pair| pair == b"\r\n")?;
+    let line = array.get(..end)?.strip_prefix(b"*")?;
+    let (mut kept, mut shown, mut at) = (0, vec![], end + 2);
+    for _ in 0..integer(line)? {
+        let (element, len) = Value::parse(array.get(at..)?).ok()?;
+        if !hidden(&element)? {
+            shown.extend_from_slice(&array[at..at + len]);
+            kept += 1;
+        }
+        at += len;
+    }
+    let mut reply = Vec::with_capacity(shown.len() + 16);
+    encode::line(&mut reply, b'*', kept);
+    reply.extend(shown);
+    Some(reply)
+}
+
 /// An array of the keys that do not begin so.
-fn visible(keys: &[Value<'_>], prefix: &[u8]) -> Vec<u8> {
+pub(super) fn visible(keys: &[Value<'_>], prefix: &[u8]) -> Vec<u8> {
     let keys: Vec<&[u8]> = keys
         .iter()
         .filter_map(Value::as_text)
@@ -111,7 +162,7 @@ mod tests {
     fn filtered(filter: fn(Box<[u8]>) -> Filter, reply: &str) -> Option<String> {
         match filter((*b"rf:").into()).apply(reply.as_bytes()) {
             Filtered::Reply(reply) => Some(String::from_utf8(reply).unwrap()),
-            Filtered::Again => None,
+            Filtered::Again | Filtered::Nothing => None,
         }
     }
 
@@ -147,6 +198,31 @@ mod tests {
             ),
             Some(format!("${}\r\n{shown}\r\n", shown.len()))
         );
+    }
+
+    #[test]
+    fn entries_about_the_proxys_keys_are_left_out_and_the_others_stay_as_they_are() {
+        let entry = |id: u32, key: &str| {
+            let len = key.len();
+            format!(
+                "*6\r\n:{id}\r\n:1700000000\r\n:12\r\n\
+                 *2\r\n$3\r\nGET\r\n${len}\r\n{key}\r\n$1\r\na\r\n$0\r\n\r\n"
+            )
+        };
+        let log = format!(
+            "*3\r\n{}{}{}",
+            entry(3, "x"),
+            entry(2, "rf:y"),
+            entry(1, "y")
+        );
+        let shown = format!("*2\r\n{}{}", entry(3, "x"), entry(1, "y"));
+        assert_eq!(filtered(Filter::SlowLog, &log), Some(shown));
+        let denied = |key: &str| format!("%2\r\n+object\r\n+{key}\r\n+count\r\n:1\r\n");
+        let log = format!("*2\r\n{}{}", denied("rf:x"), denied("x"));
+        let shown = format!("*1\r\n{}", denied("x"));
+        assert_eq!(filtered(Filter::AclLog, &log), Some(shown));
+        let odd = filtered(Filter::SlowLog, "*1\r\n:1\r\n").unwrap();
+        assert!(odd.starts_with("-FENCEUNCLASS"), "{odd}");
     }
 
     #[test]

@@ -73,6 +73,11 @@ impl KeyPattern {
         }
     }
 
+    /// Whether it covers every key.
+    pub(super) fn is_every_key(&self) -> bool {
+        self.parts.is_empty() && self.rest.as_ref().is_some_and(|rest| rest.is_empty())
+    }
+
     fn add_segments(&mut self, text: &str) -> Result<(), String> {
         if text.is_empty() {
             return Err("it is empty".to_owned());

@@ -33,6 +33,7 @@ mod key_spec;
 mod number;
 mod options;
 mod overrides;
+mod pushed;
 mod refusal;
 mod reply_head;
 mod reserved;
@@ -41,7 +42,7 @@ mod treatment;
 pub use args::Args;
 pub use conversation::{
     Action, Change, ConnectionState, Conversation, ConversationSettings, Delivery, Finished, Owed,
-    Plan, Send, Unexpected,
+    Plain, Plan, Send, Unexpected,
 };
 pub use database::Databases;
 pub use encode::command as encode_command;

@@ -36,7 +36,10 @@ const STATISTICS: &str = "it changes what the server keeps for all: statistics, 
 const ACL_WRITE: &str = "it changes what users may do, other holders among them";
 const LIBRARY: &str = "it changes what the functions do that other holders call";
 const OWN: &str = "it only changes this connection";
-const COUNTED: &str = "replies are counted by it";
+const COUNTED: &str =
+    "replies are counted by it; what key space events tell of the proxy's own keys is taken out";
+const ENTRIES: &str =
+    "its entries tell what the proxy itself sends: those about its keys are taken out";
 
 /// Commands whose meaning for data is not what the table says.
 pub(super) static DATA: &[Override] = &[
@@ -116,7 +119,7 @@ pub(super) static DATA: &[Override] = &[
     special(
         "acl|log",
         Special::AclLog,
-        "RESET erases the log; else it reads",
+        "RESET erases the log; else it reads, without entries about the proxy's own keys",
     ),
     special("wait", Special::Wait, "flagged neither; waits for replicas"),
     special("waitaof", Special::Wait, "as wait, for the disk"),
@@ -204,7 +207,11 @@ pub(super) static CONNECTION: &[Override] = &[
         Special::Unsubscribe(Channels::Shards),
         COUNTED,
     ),
-    special("monitor", Special::Monitor, "its reply never ends"),
+    special(
+        "monitor",
+        Special::Monitor,
+        "its reply never ends; beside fence keys it is refused, for it shows all that is sent to them",
+    ),
     special("client|reply", Special::ClientReply, COUNTED),
     special(
         "client|setname",
@@ -218,7 +225,11 @@ pub(super) static CONNECTION: &[Override] = &[
     ),
     special("client|list", Special::ClientList, "as client|setname"),
     special("client|info", Special::ClientList, "as client|setname"),
-    special("client|tracking", Special::ClientState, OWN),
+    special(
+        "client|tracking",
+        Special::ClientState,
+        "it only changes this connection; invalidations of the proxy's own keys are taken out",
+    ),
     special("client|caching", Special::ClientState, OWN),
     special("client|no-evict", Special::ClientState, OWN),
     special("client|no-touch", Special::ClientState, OWN),
@@ -323,10 +334,14 @@ pub(super) static TELLING: &[Override] = &[
     line("script|exists", Read, TELLS),
     line("script|help", Read, HELP),
     line("script|show", Read, TELLS),
-    line("slowlog|get", Read, TELLS),
+    special("slowlog|get", Special::SlowLog, ENTRIES),
     line("slowlog|help", Read, HELP),
     line("slowlog|len", Read, TELLS),
     line("slowlog|reset", Server, STATISTICS),
+    special("commandlog|get", Special::SlowLog, ENTRIES),
+    line("commandlog|help", Read, HELP),
+    line("commandlog|len", Read, TELLS),
+    line("commandlog|reset", Server, STATISTICS),
     line("time", Read, TELLS),
     line("xgroup|help", Read, HELP),
     line("xinfo|help", Read, HELP),

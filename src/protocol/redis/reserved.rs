@@ -4,12 +4,15 @@
 //! Commands of clients neither see nor erase them: a command that names such a key, or a pattern
 //! that can lead to one, is refused; what lists keys is filtered; what wipes the database that they
 //! are in, or swaps it, is refused. A name under the prefix is refused in every database, or a key
-//! could be forged in one and moved to another.
+//! could be forged in one and moved to another. What the server tells of them by itself (key space
+//! notifications, invalidations) and in its logs is filtered; `MONITOR`, which tells all, is
+//! refused, and so is a policy of eviction that would take them. Commands that reach every key past
+//! their names are refused even where the operator permits them otherwise.
 //!
-//! What is left: `DBSIZE` and `INFO keyspace` count them, key space notifications and broadcast
-//! invalidations tell their names (`MONITOR`, which tells more, is refused), and a script can
-//! compute any name: scripts are refused, unless the operator trusts them.
+//! What is left: `DBSIZE`, `INFO keyspace`, `MEMORY STATS` and `SLOWLOG LEN` count them, and a
+//! script can compute any name: scripts are refused, unless the operator trusts them.
 
+use super::args::Args;
 use super::class::{Class, Reach};
 use super::database::Databases;
 use super::key_spec::Home;
@@ -38,11 +41,30 @@ pub enum Scripts {
     Trusted,
 }
 
+/// Denied commands that would reach the keys were they permitted.
+const REACH_EVERY_KEY: &[&str] = &[
+    "cluster|getkeysinslot",
+    "debug",
+    "failover",
+    "migrate",
+    "module|load",
+    "module|loadex",
+    "pfdebug",
+    "psync",
+    "replconf",
+    "replicaof",
+    "restore-asking",
+    "script|debug",
+    "slaveof",
+    "sync",
+];
+
 impl ReservedKeys {
     /// Refuses what would see or change one.
     pub(super) fn check(
         &self,
         command: &Command,
+        args: &Args<'_>,
         class: &Class<'_>,
         databases: &Databases,
     ) -> Result<(), Refusal> {
@@ -80,6 +102,12 @@ impl ReservedKeys {
         if command.treatment == Some(Treatment::Special(Special::Monitor)) {
             return refuse("it shows the proxy's own keys");
         }
+        if REACH_EVERY_KEY.contains(&&*command.name) {
+            return refuse("it reaches the proxy's own keys, whatever it is permitted for");
+        }
+        if &*command.name == "config|set" && sets_eviction(args) {
+            return refuse("this policy would evict the proxy's own keys");
+        }
         // Of a module, or of nobody: it may do anything.
         if class.kind == Kind::Write && class.reach == Reach::Server && command.treatment.is_none()
         {
@@ -105,4 +133,19 @@ impl ReservedKeys {
             }
         }
     }
+}
+
+/// Whether `CONFIG SET name value...` lets the server evict keys that do not expire.
+fn sets_eviction(args: &Args<'_>) -> bool {
+    let settings: Vec<&[u8]> = args.iter().skip(2).collect();
+    let evicts = |pair: &[&[u8]]| {
+        let value = pair
+            .get(1)
+            .copied()
+            .unwrap_or_default()
+            .to_ascii_lowercase();
+        pair[0].eq_ignore_ascii_case(b"maxmemory-policy") && value.starts_with(b"allkeys")
+    };
+    // Of what has not come yet it cannot be told.
+    !args.is_complete() || settings.chunks(2).any(evicts)
 }

@@ -104,6 +104,17 @@ impl RedisRules {
         !self.rules.is_empty() || self.unmatched == Unmatched::Reject
     }
 
+    /// Whether every key of a database is under the same locks, and none is the proxies' own.
+    pub(super) fn are_uniform(&self) -> bool {
+        let uniform = |rule: &RedisRule| rule.key.is_every_key() && rule.lock.fixed().is_some();
+        self.reserved.is_none() && self.rules.iter().all(uniform)
+    }
+
+    /// The beginning of the keys that clients must not see, where there are such.
+    pub fn hidden_prefix(&self) -> Option<Box<[u8]>> {
+        self.reserved.as_ref().map(|keys| keys.prefix.clone())
+    }
+
     pub(super) fn permits(&self, name: &str) -> bool {
         self.permitted.iter().any(|known| **known == *name)
     }

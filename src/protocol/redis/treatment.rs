@@ -40,6 +40,7 @@ pub(super) enum Special {
     Scan,
     RandomKey,
     AclLog,
+    SlowLog,
     Wait,
     // The state of the connection.
     Select,
@@ -72,6 +73,7 @@ impl Special {
             | Special::Keys
             | Special::Scan
             | Special::RandomKey
+            | Special::SlowLog
             | Special::Wait => CommandClass::Read,
             Special::Eval { writes: true }
             | Special::Sort

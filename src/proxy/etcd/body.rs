@@ -12,6 +12,8 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::header::{HeaderMap, HeaderValue};
 
 use super::frames::{Messages, frame, payload};
+use super::guard::Guard;
+use super::reply;
 use super::upstream::RESPONSE_BYTES_MAX;
 use crate::protocol::etcd::fence::FenceKeys;
 use crate::protocol::etcd::watch::{self, Filtered};
@@ -27,6 +29,8 @@ pub enum ToEtcd {
     Watch(WatchRequests),
     /// A whole message with its prefix.
     Whole(Option<Bytes>),
+    /// Messages with their prefixes, after which the stream stays open.
+    Open(Option<Bytes>),
 }
 
 /// The stream of a watching client.
@@ -67,6 +71,11 @@ impl Body for ToEtcd {
             ToEtcd::Stream(body) => poll_data(body, cx),
             ToEtcd::Watch(requests) => requests.poll_frame(cx),
             ToEtcd::Whole(message) => Poll::Ready(message.take().map(|it| Ok(Frame::data(it)))),
+            ToEtcd::Open(messages) => match messages.take() {
+                Some(messages) => Poll::Ready(Some(Ok(Frame::data(messages)))),
+                // Dropped with the response: nobody is to be woken.
+                None => Poll::Pending,
+            },
         }
     }
 
@@ -75,6 +84,7 @@ impl Body for ToEtcd {
             ToEtcd::Stream(body) => body.is_end_stream(),
             ToEtcd::Watch(requests) => requests.body.is_end_stream(),
             ToEtcd::Whole(message) => message.is_none(),
+            ToEtcd::Open(_) => false,
         }
     }
 
@@ -82,7 +92,7 @@ impl Body for ToEtcd {
         match self {
             ToEtcd::Whole(Some(message)) => SizeHint::with_exact(message.len() as u64),
             ToEtcd::Whole(None) => SizeHint::with_exact(0),
-            ToEtcd::Stream(_) | ToEtcd::Watch(_) => SizeHint::default(),
+            ToEtcd::Stream(_) | ToEtcd::Watch(_) | ToEtcd::Open(_) => SizeHint::default(),
         }
     }
 }
@@ -137,8 +147,16 @@ pub enum ToClient {
     Stream(Incoming),
     /// The responses of a watch, without fence keys.
     Watch(Box<WatchResponses>),
+    /// A stream that was opened under tickets.
+    Guarded(Box<Guarded>),
     /// It has ended.
     Ended,
+}
+
+/// A stream that was opened under tickets: it ends when one of them is superseded.
+pub struct Guarded {
+    guard: Guard,
+    body: ToClient,
 }
 
 /// The responses of a watch.
@@ -158,6 +176,15 @@ impl ToClient {
             keys,
             fragments,
         }))
+    }
+
+    /// The same stream as long as the tickets that it was opened under are current.
+    pub fn guarded(self, guard: Guard) -> ToClient {
+        match self {
+            // It has not begun.
+            ToClient::Empty => ToClient::Empty,
+            body => ToClient::Guarded(Box::new(Guarded { guard, body })),
+        }
     }
 
     /// The stream was lost: a client that gets only a reset would take it for an error of its own.
@@ -194,6 +221,14 @@ impl Body for ToClient {
                 Some(Ok(frame)) => frame,
                 Some(Err(error)) => me.end_lost(&error),
             },
+            ToClient::Guarded(guarded) => {
+                let frame = match guarded.guard.poll_superseded(cx) {
+                    Poll::Pending => return Pin::new(&mut guarded.body).poll_frame(cx),
+                    Poll::Ready(refusal) => Frame::trailers(reply::trailers(&refusal)),
+                };
+                *me = ToClient::Ended;
+                frame
+            }
             ToClient::Watch(responses) => match ready!(responses.poll_frame(cx)) {
                 None => return Poll::Ready(None),
                 Some(Ok(frame)) => frame,
@@ -208,8 +243,8 @@ impl Body for ToClient {
             ToClient::Empty | ToClient::Ended => true,
             ToClient::Message(message, trailers) => message.is_none() && trailers.is_none(),
             ToClient::Stream(body) => body.is_end_stream(),
-            // A message may wait to be cut.
-            ToClient::Watch(_) => false,
+            // A message may wait to be cut, or trailers of ours.
+            ToClient::Watch(_) | ToClient::Guarded(_) => false,
         }
     }
 }

@@ -31,9 +31,9 @@ impl Door {
         admitted: &Admitted,
         deadline: Instant,
     ) -> Result<Response<ToClient>, Refusal> {
-        let (keys, claims) = (&self.rules().keys, admitted.claims());
+        let claims = admitted.claims();
         let fences = self.fences(claims);
-        let Some(rewritten) = call.rewrite(keys, &fences) else {
+        let Some(rewritten) = call.rewrite(self.rules(), &fences)? else {
             return self.pass(heard, call.kind).await;
         };
         for _ in 0..ROUNDS_MAX {
@@ -105,13 +105,8 @@ impl Door {
         message: &[u8],
     ) -> Result<Unary, Lost> {
         let wait_max = self.listening.config.limits.upstream_response_timeout;
-        let mut own = super::upstream::own_headers();
-        for (name, value) in headers {
-            if !own.contains_key(name) {
-                own.append(name.clone(), value.clone());
-            }
-        }
-        self.backend.call(TXN, own, message, wait_max).await
+        let headers = with_own_headers(headers);
+        self.backend.call(TXN, headers, message, wait_max).await
     }
 
     /// etcd has compared, and did nothing. Stale, or the floor is brought to where it belongs.
@@ -144,6 +139,17 @@ impl Door {
         }
         Ok(())
     }
+}
+
+/// The headers of a call of ours on behalf of a client's.
+pub(super) fn with_own_headers(headers: &HeaderMap) -> HeaderMap {
+    let mut own = super::upstream::own_headers();
+    for (name, value) in headers {
+        if !own.contains_key(name) {
+            own.append(name.clone(), value.clone());
+        }
+    }
+    own
 }
 
 impl NotRaised {

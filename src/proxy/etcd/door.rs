@@ -22,7 +22,7 @@ use crate::audit::{Excerpt, Record};
 use crate::clock;
 use crate::config::Mode;
 use crate::protocol::etcd::Call;
-use crate::protocol::etcd::method::{self, Method};
+use crate::protocol::etcd::method::{self, Method, Recipe};
 use crate::protocol::head::TICKET_HEADER;
 use crate::protocol::{EtcdRules, Kind, Listener, Refusal};
 use crate::proxy::gates::Claim;
@@ -160,14 +160,15 @@ impl Door {
             let call = call.ok();
             let observed = Admitted::observed();
             return self
-                .forward(heard, call.as_ref(), &observed, deadline)
+                .forward(heard, call.as_ref(), &observed, asked, deadline)
                 .await;
         }
         spelled?;
         let call = call?;
         let claims = self.claims_of(&call, &presented, asked, deadline).await?;
         let admitted = self.admit(&call, claims, deadline).await?;
-        self.forward(heard, Some(&call), &admitted, deadline).await
+        self.forward(heard, Some(&call), &admitted, asked, deadline)
+            .await
     }
 
     async fn claims_of(
@@ -221,6 +222,7 @@ impl Door {
         heard: Heard,
         call: Option<&Call<'_>>,
         admitted: &Admitted,
+        asked: &Asked,
         deadline: Instant,
     ) -> Result<Response<ToClient>, NotServed> {
         let kind = call.map_or(Kind::Write, |call| call.kind);
@@ -233,8 +235,19 @@ impl Door {
             }
             _ => {
                 let headers = &heard.parts.headers;
+                let fences = self.fences(admitted.claims());
+                let guard = match heard.method {
+                    Method::Watch | Method::Recipe(Recipe::Reads) if !fences.is_empty() => {
+                        Some(self.guard(headers, fences, asked, deadline).await?)
+                    }
+                    _ => None,
+                };
                 self.check_floors(headers, admitted, deadline).await?;
-                self.pass(heard, kind).await.map_err(NotServed::Refused)
+                let response = self.pass(heard, kind).await?;
+                Ok(match guard {
+                    Some(guard) => response.map(|body| body.guarded(guard)),
+                    None => response,
+                })
             }
         }
     }
@@ -317,29 +330,37 @@ impl Door {
     }
 
     fn audit(&self, refusal: &Refusal, asked: &Asked) {
-        let ticket = refusal
-            .lock
-            .as_ref()
-            .and_then(|lock| asked.tickets.iter().find(|ticket| ticket.lock == *lock));
-        let listening = &self.listening;
-        listening.audit.record(Record {
-            unix_ms: clock::unix_ms(),
-            instance: Excerpt::new(&listening.instance),
-            listener: Excerpt::new(&listening.config.name),
-            protocol: "etcd",
-            client: self.client,
-            code: refusal.code.as_str(),
-            lock: refusal.lock.clone(),
-            token: refusal.token,
-            watermark: refusal.watermark,
-            holder: ticket.map(|ticket| Excerpt::new(&ticket.holder)),
-            operation: Excerpt::new(&asked.operation),
-            mode: match listening.config.mode {
-                Mode::Enforce => crate::audit::Mode::Enforce,
-                Mode::Observe => crate::audit::Mode::Observe,
-            },
-        });
+        record(&self.listening, self.client, refusal, asked);
     }
+
+    pub(super) fn client(&self) -> SocketAddr {
+        self.client
+    }
+}
+
+/// Records a refusal.
+pub(super) fn record(listening: &Listening, client: SocketAddr, refusal: &Refusal, asked: &Asked) {
+    let ticket = refusal
+        .lock
+        .as_ref()
+        .and_then(|lock| asked.tickets.iter().find(|ticket| ticket.lock == *lock));
+    listening.audit.record(Record {
+        unix_ms: clock::unix_ms(),
+        instance: Excerpt::new(&listening.instance),
+        listener: Excerpt::new(&listening.config.name),
+        protocol: "etcd",
+        client,
+        code: refusal.code.as_str(),
+        lock: refusal.lock.clone(),
+        token: refusal.token,
+        watermark: refusal.watermark,
+        holder: ticket.map(|ticket| Excerpt::new(&ticket.holder)),
+        operation: Excerpt::new(&asked.operation),
+        mode: match listening.config.mode {
+            Mode::Enforce => crate::audit::Mode::Enforce,
+            Mode::Observe => crate::audit::Mode::Observe,
+        },
+    });
 }
 
 /// gRPC's method and media type; etcd takes HTTP/2 requests of other types for its JSON gateway.

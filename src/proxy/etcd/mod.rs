@@ -3,7 +3,7 @@
 //! In the order of a call: [`accept`] takes connections (HTTP/2 with prior knowledge), [`door`]
 //! reads and classifies a call, [`claims`] verifies its tickets, [`call`] asks the gate and sends
 //! the call under the comparison of its floors, [`revoke`] does so for a lease. What is not looked
-//! at passes as a stream ([`body`]) over the client's own connection to etcd ([`upstream`]).
+//! at passes as a stream ([`body`], under tickets [`guard`]) over the client's own connection to etcd ([`upstream`]).
 //! [`floors`] is what the gates raise before they admit a token.
 //!
 //! **How the gate and etcd share the work.** Presenting a token goes through the lock's gate as on
@@ -25,6 +25,7 @@
 //! Invariants:
 //! - a call that may write guarded keys is sent only with the comparison of every lock's floor;
 //! - reads under a ticket compare too, and are linearizable;
+//! - a stream of reads that was opened under a ticket ends when the floor rises above its token;
 //! - etcd never sees a ticket, clients never see a fence key;
 //! - a write that was sent is not sent again, unless etcd has said that it compared and did
 //!   nothing.
@@ -36,6 +37,7 @@ mod claims;
 mod door;
 mod floors;
 mod frames;
+mod guard;
 mod identity;
 mod reply;
 mod revoke;
@@ -48,6 +50,7 @@ use crate::ticket::Ticket;
 pub use floors::{Floors, NotRaised};
 
 /// What a refusal says about a call.
+#[derive(Clone)]
 struct Asked {
     /// `Service/Method`, and a key.
     operation: String,

@@ -17,6 +17,13 @@ pub fn refusal(refusal: &Refusal) -> Response<ToClient> {
     told(&status::of(refusal))
 }
 
+/// A refusal that ends a stream which has begun.
+pub fn trailers(refusal: &Refusal) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    put(&status::of(refusal), &mut trailers);
+    trailers
+}
+
 /// A compressed message where it must be read: the client is told what it may send (gRPC,
 /// "Compression").
 pub fn no_compression() -> Response<ToClient> {
@@ -32,13 +39,17 @@ pub fn no_compression() -> Response<ToClient> {
 fn told(status: &tonic::Status) -> Response<ToClient> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    // The details are ours and short; were they not a header, the code alone still tells.
-    if status.add_header(&mut headers).is_err() {
-        headers.insert("grpc-status", HeaderValue::from(status.code() as i32));
-    }
+    put(status, &mut headers);
     let mut response = Response::new(ToClient::Empty);
     *response.headers_mut() = headers;
     response
+}
+
+fn put(status: &tonic::Status, headers: &mut HeaderMap) {
+    // The details are ours and short; were they not a header, the code alone still tells.
+    if status.add_header(headers).is_err() {
+        headers.insert("grpc-status", HeaderValue::from(status.code() as i32));
+    }
 }
 
 /// A refusal to what is no gRPC.

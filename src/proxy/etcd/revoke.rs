@@ -1,6 +1,14 @@
 //! The end of a lease deletes its keys, and no transaction can hold it. So the guarded keys among
 //! them are deleted first, each under the comparison of the floors and only while it hangs on the
-//! lease; then the lease is revoked, which deletes the others.
+//! lease; that is repeated until none is left, and then the lease is revoked, which deletes the
+//! others.
+//!
+//! What is left: a guarded key that is attached between the last look and the revocation is deleted
+//! without a comparison, for etcd can neither compare in a revocation nor close a lease to new
+//! keys. Who attaches it passes the rules first: unless `leased_writes = "pass"` says that such
+//! keys may vanish at any time, no proxy lets it.
+
+use std::time::Duration;
 
 use hyper::Response;
 use tokio::time::Instant;
@@ -18,6 +26,10 @@ use crate::protocol::{Kind, Refusal};
 /// Keys that one transaction deletes: etcd takes 128 operations unless `--max-txn-ops` says
 /// otherwise, and the comparisons count.
 const KEYS_PER_TXN_MAX: usize = 64;
+/// Most times that the keys of a lease are looked for.
+const LOOKS_MAX: usize = 4;
+/// What a client is told to wait.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Most times that a transaction is sent because etcd said that it compared and did nothing.
 const ROUNDS_MAX: usize = 4;
 
@@ -30,26 +42,34 @@ impl Door {
         deadline: Instant,
     ) -> Result<Response<ToClient>, Refusal> {
         let lease = call.revokes.unwrap_or_default();
-        let keys = match self.leased_keys(&heard, lease).await? {
-            Ok(keys) => keys,
-            // What etcd has to say about the lease.
-            Err(response) => return Ok(response),
-        };
-        let (locks, doomed) = self.rules().cover_leased(&keys)?;
-        if let Some(lock) = admitted.missing(&locks) {
-            return Err(Refusal::missing(lock.clone()));
-        }
-        self.check_floors(&heard.parts.headers, admitted, deadline)
-            .await?;
-        for doomed in doomed.chunks(KEYS_PER_TXN_MAX) {
-            if let Some(response) = self
-                .delete(&heard, lease, doomed, admitted, deadline)
-                .await?
-            {
-                return Ok(response);
+        for _ in 0..LOOKS_MAX {
+            let keys = match self.leased_keys(&heard, lease).await? {
+                Ok(keys) => keys,
+                // What etcd has to say about the lease.
+                Err(response) => return Ok(response),
+            };
+            let (locks, doomed) = self.rules().cover_leased(&keys)?;
+            if let Some(lock) = admitted.missing(&locks) {
+                return Err(Refusal::missing(lock.clone()));
+            }
+            self.check_floors(&heard.parts.headers, admitted, deadline)
+                .await?;
+            if doomed.is_empty() {
+                return self.pass(heard, Kind::Write).await;
+            }
+            for doomed in doomed.chunks(KEYS_PER_TXN_MAX) {
+                if let Some(response) = self
+                    .delete(&heard, lease, doomed, admitted, deadline)
+                    .await?
+                {
+                    return Ok(response);
+                }
             }
         }
-        self.pass(heard, Kind::Write).await
+        Err(Refusal::busy(
+            "guarded keys keep being attached to this lease",
+            RETRY_AFTER,
+        ))
     }
 
     /// The keys that hang on a lease.
@@ -111,10 +131,7 @@ impl Door {
                 }
             }
         }
-        let wait = std::time::Duration::from_secs(1);
-        Err(Refusal::busy(
-            "other proxies keep changing these locks",
-            wait,
-        ))
+        let detail = "other proxies keep changing these locks";
+        Err(Refusal::busy(detail, RETRY_AFTER))
     }
 }

@@ -145,7 +145,8 @@ impl Backend {
             .map_err(|_| Lost::TimedOut(wait_max))?
     }
 
-    fn request(&self, path: &str, headers: HeaderMap, body: ToEtcd) -> Request<ToEtcd> {
+    /// A call of ours.
+    pub fn request(&self, path: &str, headers: HeaderMap, body: ToEtcd) -> Request<ToEtcd> {
         let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
         *request.version_mut() = Version::HTTP_2;

@@ -17,6 +17,7 @@ use super::control::RunId;
 use super::evict::Evictor;
 use crate::gate::{Permit, Revoked, Stage};
 use crate::lock_name::LockName;
+use crate::protocol::Refusal;
 use crate::proxy::gates::Entry;
 use crate::token::Token;
 
@@ -110,6 +111,9 @@ pub struct Load {
     pub fenced: bool,
     /// It may wait at the server.
     pub blocking: bool,
+    /// Where its last byte stands among all that is sent on the session: before it has left, the
+    /// server cannot run it. `u64::MAX`: it has not come yet.
+    pub end: u64,
 }
 
 impl Flights {
@@ -273,6 +277,21 @@ impl Flights {
         } else if recorded {
             self.evictor.forget(run_id, *id);
         }
+    }
+
+    /// What is told about a command that a newer token has stopped before it left: nothing of it
+    /// was applied.
+    pub fn superseded(&self) -> Option<Refusal> {
+        let newest_first = self.flights.iter().rev();
+        let mut permits = newest_first.flat_map(|flight| flight.permits.iter());
+        let (permit, entry) = permits.find(|(permit, _)| permit.is_revoked())?;
+        let gate = entry.gate();
+        let watermark = Token::new(gate.status().watermark);
+        Some(Refusal::stale(
+            gate.lock().clone(),
+            permit.token(),
+            watermark,
+        ))
     }
 
     /// The first lock and token in flight.

@@ -25,6 +25,7 @@ mod message;
 mod read;
 mod records;
 mod txn;
+mod version;
 mod watch;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,8 +86,8 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Connects: reads the token generation once, so that a wrong address is told at once. Must be
-    /// called in a tokio runtime.
+    /// Connects: reads the token generation once, so that a wrong address is told at once. Refuses a
+    /// version of etcd that tokens cannot be built on. Must be called in a tokio runtime.
     pub async fn open(config: &EtcdConfig) -> Result<EtcdStore, StoreError> {
         let endpoints = Arc::new(Endpoints::new(&config.endpoints)?);
         let layout = Layout::new(&config.prefix);
@@ -114,7 +115,9 @@ impl EtcdStore {
             }
             opened = store.batcher.refresh().await;
         }
-        opened.map(|_| store)
+        opened?;
+        version::check(&store.endpoints).await?;
+        Ok(store)
     }
 
     /// The entries of a lock, the revision of the read, and the generations then.

@@ -45,7 +45,9 @@ async def features(connection):
 async def pools():
     """A pool resets its connections: the ticket of the start stays, that of SET goes."""
     settings = {"ringfence.token": new}
-    async with asyncpg.create_pool(**place, max_size=1, server_settings=settings) as pool:
+    async with asyncpg.create_pool(
+        **place, min_size=1, max_size=1, server_settings=settings
+    ) as pool:
         for _ in range(3):
             async with pool.acquire() as connection:
                 await connection.execute("UPDATE orders SET note = 'second'")

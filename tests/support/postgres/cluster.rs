@@ -122,6 +122,7 @@ pub fn make_certificate(data: &Path) {
         .args(["req", "-x509", "-nodes", "-days", "3650", "-newkey", "ec"])
         .args(["-pkeyopt", "ec_paramgen_curve:prime256v1"])
         .args(["-subj", "/CN=localhost"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"])
         .args([Path::new("-keyout"), &key, Path::new("-out"), &certificate]));
 }

@@ -229,6 +229,30 @@ impl PostgresRules {
         self.reading_functions.iter().any(named)
     }
 
+    /// What a write asks for of which nothing is known but its database, such as the end of a
+    /// prepared transaction that somebody else has prepared.
+    pub fn everything(&self, database: &str) -> Required {
+        let mut locks = vec![];
+        for rule in &self.rules {
+            let Some(captures) = rule.in_database(database) else {
+                continue;
+            };
+            if rule.covers != Covers::Database && rule.lock.fixed().is_none() {
+                return Required::Unclassified("which locks it needs cannot be told");
+            }
+            match rule.lock.build(&captures) {
+                Ok(lock) => locks.push(lock),
+                Err(_) => return Required::Unclassified(NO_LOCK),
+            }
+        }
+        if locks.is_empty() && self.unmatched == Unmatched::Reject {
+            return Required::Unclassified(NO_RULE);
+        }
+        locks.sort_unstable();
+        locks.dedup();
+        Required::Write(locks)
+    }
+
     /// The locks of a write that reaches so far.
     pub(super) fn required(&self, reach: &Reach<'_>, view: &View<'_>) -> Required {
         if reach.temporary && reach.is_nothing_lasting() {
@@ -244,7 +268,7 @@ impl PostgresRules {
             }
         }
         if locks.is_empty() && self.unmatched == Unmatched::Reject {
-            return Required::Unclassified("no rule covers this write");
+            return Required::Unclassified(NO_RULE);
         }
         locks.sort_unstable();
         locks.dedup();
@@ -253,6 +277,7 @@ impl PostgresRules {
 }
 
 const NO_LOCK: &str = "a name gives no valid lock name";
+const NO_RULE: &str = "no rule covers this write";
 
 fn add_locks(
     rule: &PostgresRule,

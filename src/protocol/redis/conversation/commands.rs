@@ -124,7 +124,7 @@ impl<T> Conversation<T> {
         plan.blocks = class.blocks && !self.in_transaction();
         plan.pins = plan.blocks || self.in_transaction();
         let reserved = rules.reserved().map_or(Ok(()), |reserved| {
-            reserved.check(command, &class, &databases)
+            reserved.check(command, args, &class, &databases)
         });
         match reserved.and_then(|()| rules.locks(&class, &databases)) {
             Ok(locks) => plan.locks = locks,
@@ -159,7 +159,11 @@ impl<T> Conversation<T> {
             | Special::Auth
             | Special::Monitor
             | Special::ClientReply => true,
-            Special::Keys | Special::Scan | Special::RandomKey => rules.reserved().is_some(),
+            Special::Keys
+            | Special::Scan
+            | Special::RandomKey
+            | Special::SlowLog
+            | Special::AclLog => rules.reserved().is_some(),
             Special::ClientSetName | Special::ClientGetName | Special::ClientList => {
                 self.settings.name_prefix.is_some()
             }
@@ -256,6 +260,15 @@ impl<T> Conversation<T> {
                     plan.deliver = Deliver::Filtered(filter(reserved.prefix.clone()));
                 }
             }
+            // What was asked of keys in any database is in these.
+            Special::SlowLog | Special::AclLog => {
+                if let Some(prefix) = rules.hidden_prefix() {
+                    plan.deliver = Deliver::Filtered(match special {
+                        Special::SlowLog => Filter::SlowLog(prefix),
+                        _ => Filter::AclLog(prefix),
+                    });
+                }
+            }
             // It is about the writes of its own connection.
             Special::Wait => plan.pins = true,
             _ => {}
@@ -300,6 +313,7 @@ impl<T> Conversation<T> {
     fn plan_auth(&self, mut plan: Plan, args: &Args<'_>) -> Result<Plan, NeedsMore> {
         plan.effect = Effect::Auth;
         plan.pins = true;
+        plan.alone = true;
         if !args.is_complete() {
             return Err(NeedsMore);
         }
@@ -367,6 +381,7 @@ impl<T> Conversation<T> {
             }
         }
         plan.effect = Effect::Hello { version, auth };
+        plan.alone = auth;
         match changed {
             true => Ok(plan.instead(&sent)),
             false => Ok(plan),

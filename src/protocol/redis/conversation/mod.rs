@@ -16,6 +16,7 @@
 //! It leaves to the shell: bytes, verifying tickets, the gate, which backend connection is whose.
 
 mod commands;
+mod plain;
 mod plan;
 mod replies;
 mod withheld;
@@ -29,9 +30,11 @@ use super::refusal::refusal_reply;
 use crate::lock_name::LockName;
 use crate::protocol::{Kind, Refusal};
 
+pub use plain::Plain;
 pub use plan::{Action, Plan, Send};
 pub use replies::{Change, Delivery, Finished, Unexpected};
 
+use plain::{Run, Usual};
 use plan::{Deliver, Effect, Expect};
 use replies::Incoming;
 use withheld::Withheld;
@@ -50,6 +53,8 @@ pub struct ConversationSettings {
     /// The beginning of every name that a connection gets at the server, where the proxy marks its
     /// connections so. What the client calls itself follows it.
     pub name_prefix: Option<Box<[u8]>>,
+    /// The beginning of the keys that nothing which the server sends by itself may tell.
+    pub hidden: Option<Box<[u8]>>,
 }
 
 /// What the replies so far say about the connection.
@@ -123,6 +128,7 @@ impl Transaction {
 #[derive(Debug)]
 struct Sent<T> {
     operation: Arc<str>,
+    kind: Kind,
     effect: Effect,
     expect: Expect,
     deliver: Deliver,
@@ -139,6 +145,7 @@ struct Sent<T> {
 #[derive(Debug)]
 enum Entry<T> {
     Sent(Box<Sent<T>>),
+    Plain(Run<T>),
     /// An answer of the proxy. Empty: a request that asks for none.
     Local(Vec<u8>),
 }
@@ -154,6 +161,8 @@ pub enum Owed<T> {
         wanted: bool,
         /// The command's name.
         operation: Arc<str>,
+        /// Whether it can have changed anything.
+        kind: Kind,
         /// What the shell kept with it.
         payload: Option<T>,
     },
@@ -169,10 +178,13 @@ pub struct Conversation<T> {
     transaction: Option<Transaction>,
     transactions: u64,
     watching: bool,
+    usual: Option<Box<Usual>>,
     /// Where the next command may be: `state.databases`, and what is being selected.
     databases_ahead: Databases,
     // In the order of replies.
     queue: VecDeque<Entry<T>>,
+    /// How many commands and answers the queue stands for.
+    due: usize,
     withheld: Withheld,
     incoming: Option<Incoming>,
 }
@@ -186,8 +198,10 @@ impl<T> Conversation<T> {
             transaction: None,
             transactions: 0,
             watching: false,
+            usual: None,
             databases_ahead: FRESH.databases,
             queue: VecDeque::new(),
+            due: 0,
             withheld: Withheld::default(),
             incoming: None,
         }
@@ -210,8 +224,10 @@ impl<T> Conversation<T> {
                 }
             }
         }
+        self.due += 1;
         self.queue.push_back(Entry::Sent(Box::new(Sent {
             operation: plan.operation,
+            kind: plan.kind,
             effect: plan.effect,
             expect: plan.expect,
             deliver: plan.deliver,
@@ -286,6 +302,7 @@ impl<T> Conversation<T> {
     }
 
     fn push_local(&mut self, reply: Vec<u8>) {
+        self.due += 1;
         self.queue.push_back(Entry::Local(reply));
     }
 
@@ -299,6 +316,7 @@ impl<T> Conversation<T> {
         let Some(Entry::Local(reply)) = self.queue.pop_front() else {
             return None;
         };
+        self.due -= 1;
         let withheld = self.withheld.takes(Effect::None, false);
         self.withheld.pass(Effect::None, false);
         Some(if withheld { vec![] } else { reply })
@@ -306,42 +324,21 @@ impl<T> Conversation<T> {
 
     /// Commands that wait for their replies, and answers that wait for their turn.
     pub fn outstanding(&self) -> usize {
-        self.queue.len()
+        self.due
     }
 
     /// Whether another command may be planned.
     pub fn has_room(&self) -> bool {
-        self.queue.len() < OUTSTANDING_MAX
+        self.due < OUTSTANDING_MAX
     }
 
-    /// The connection is lost: what the client is still owed, in its order.
-    pub fn into_owed(self) -> impl Iterator<Item = Owed<T>> {
-        // As if all of it succeeded.
-        let mut withheld = self.withheld;
-        self.queue.into_iter().map(move |entry| {
-            let effect = match &entry {
-                Entry::Local(_) => Effect::None,
-                Entry::Sent(sent) => sent.effect,
-            };
-            let wanted = !withheld.takes(effect, false);
-            withheld.pass(effect, false);
-            match entry {
-                Entry::Local(reply) => Owed::Answer(if wanted { reply } else { vec![] }),
-                Entry::Sent(sent) => Owed::Reply {
-                    wanted,
-                    operation: sent.operation,
-                    payload: sent.payload,
-                },
-            }
-        })
-    }
-
-    /// The connection is lost: what the shell kept with the commands that have no reply.
-    pub fn into_outstanding(self) -> impl Iterator<Item = T> {
-        self.queue.into_iter().filter_map(|entry| match entry {
-            Entry::Sent(sent) => sent.payload,
-            Entry::Local(_) => None,
-        })
+    /// What the shell keeps with the command that was forwarded last, if that is unanswered and was
+    /// planned.
+    pub fn newest_mut(&mut self) -> Option<&mut T> {
+        match self.queue.back_mut()? {
+            Entry::Sent(sent) => sent.payload.as_mut(),
+            Entry::Plain(_) | Entry::Local(_) => None,
+        }
     }
 
     /// What the replies so far say.
@@ -372,6 +369,46 @@ impl<T> Conversation<T> {
             || self.state.subscribed()
             || self.state.monitor
             || self.state.changed)
+    }
+}
+
+impl<T: Clone> Conversation<T> {
+    /// The connection is lost: what the client is still owed, in its order.
+    pub fn into_owed(self) -> impl Iterator<Item = Owed<T>> {
+        // As if all of it succeeded.
+        let mut withheld = self.withheld;
+        self.queue.into_iter().flat_map(move |entry| {
+            let (effect, count) = match &entry {
+                Entry::Local(_) => (Effect::None, 1),
+                Entry::Sent(sent) => (sent.effect, 1),
+                Entry::Plain(run) => (Effect::None, run.count),
+            };
+            let wanted = !withheld.takes(effect, false);
+            withheld.pass(effect, false);
+            // What is withheld of the first of a run is only a skip: the others are as it was not.
+            let wanted_after = !withheld.takes(Effect::None, false);
+            let owed = move |nth| owed(&entry, if nth == 0 { wanted } else { wanted_after });
+            (0..count).map(owed)
+        })
+    }
+}
+
+fn owed<T: Clone>(entry: &Entry<T>, wanted: bool) -> Owed<T> {
+    let answer = |reply: &Vec<u8>| Owed::Answer(if wanted { reply.clone() } else { vec![] });
+    let (operation, kind, payload) = match entry {
+        Entry::Local(reply) => return answer(reply),
+        Entry::Sent(sent) => match &sent.deliver {
+            // Known whatever the server answers: a `DISCARD` that took the place of an `EXEC`.
+            Deliver::Instead(reply) => return answer(reply),
+            _ => (&sent.operation, sent.kind, sent.payload.clone()),
+        },
+        Entry::Plain(run) => (&run.operation, run.kind, Some(run.payload.clone())),
+    };
+    Owed::Reply {
+        wanted,
+        operation: Arc::clone(operation),
+        kind,
+        payload,
     }
 }
 

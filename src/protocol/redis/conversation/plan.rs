@@ -32,6 +32,9 @@ pub struct Plan {
     pub pins: bool,
     /// Nothing that follows may be planned before its reply has been delivered.
     pub barrier: bool,
+    /// It may be sent only while nothing is unanswered: Redis 7.2 and later leave out the reply to
+    /// a failed AUTH where other replies wait to be sent (redis/redis issue 15640).
+    pub alone: bool,
     pub(super) effect: Effect,
     pub(super) expect: Expect,
     pub(super) deliver: Deliver,
@@ -116,6 +119,7 @@ impl Plan {
             blocks: false,
             pins: false,
             barrier: false,
+            alone: false,
             effect: Effect::None,
             expect: Expect::One,
             deliver: Deliver::AsIs,

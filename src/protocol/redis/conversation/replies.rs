@@ -72,18 +72,26 @@ pub(super) enum Incoming {
     },
 }
 
-impl<T> Conversation<T> {
+impl<T: Clone> Conversation<T> {
     /// A reply begins.
     pub fn reply_begins(&mut self, head: &ReplyHead) -> Result<Delivery, Unexpected> {
         let first = match self.queue.front_mut() {
             Some(Entry::Sent(sent)) => Some(&mut **sent),
+            Some(Entry::Plain(_)) if !is_out_of_order(&self.state, head) => {
+                return Ok(self.plain_begins(head));
+            }
             // Only what is out of order can come before the proxy's own answer.
-            Some(Entry::Local(_)) | None => None,
+            Some(Entry::Plain(_) | Entry::Local(_)) | None => None,
         };
         let confirmed = first.as_ref().and_then(|sent| confirms(sent, head));
         if confirmed.is_none() && is_out_of_order(&self.state, head) {
             self.incoming = Some(Incoming::OutOfOrder);
-            return Ok(Delivery::Forward);
+            return Ok(match &self.settings.hidden {
+                Some(prefix) if may_tell_keys(head) => {
+                    Delivery::Hold(Filter::Pushed(prefix.clone()))
+                }
+                _ => Delivery::Forward,
+            });
         }
         let sent = first.ok_or(Unexpected)?;
         if let Some(channels) = confirmed {
@@ -100,16 +108,30 @@ impl<T> Conversation<T> {
             return Ok(Delivery::Swallow);
         }
         if head.redirect().is_some() {
-            let refusal = Refusal::unclassified(
-                "the server sends the client to another node, which is not behind the proxy",
-            );
-            return Ok(Delivery::Instead(refusal_reply(&refusal)));
+            return Ok(Delivery::Instead(redirected()));
         }
         Ok(match std::mem::replace(&mut sent.deliver, Deliver::AsIs) {
             Deliver::AsIs => Delivery::Forward,
             Deliver::Filtered(filter) => Delivery::Hold(filter),
             Deliver::Instead(reply) => Delivery::Instead(reply),
         })
+    }
+
+    /// The reply to a plain command begins.
+    fn plain_begins(&mut self, head: &ReplyHead) -> Delivery {
+        let error = head.is_error();
+        self.incoming = Some(Incoming::Answer {
+            error,
+            queued: false,
+            null: head.is_null(),
+        });
+        if self.withheld.takes(Effect::None, error) {
+            return Delivery::Swallow;
+        }
+        match head.redirect() {
+            Some(_) => Delivery::Instead(redirected()),
+            None => Delivery::Forward,
+        }
     }
 
     /// The reply has ended. None: more replies of its command are due, or it was out of order.
@@ -128,9 +150,13 @@ impl<T> Conversation<T> {
                 null,
             } => (error, queued, null),
         };
+        if let Some(Entry::Plain(_)) = self.queue.front() {
+            return self.plain_ended(error);
+        }
         let Some(Entry::Sent(sent)) = self.queue.pop_front() else {
             return None;
         };
+        self.due -= 1;
         let sent = *sent;
         self.withheld.pass(sent.effect, error);
         let change = match (error, queued) {
@@ -148,6 +174,27 @@ impl<T> Conversation<T> {
             queued,
             change,
         })
+    }
+
+    /// A plain command is answered.
+    fn plain_ended(&mut self, error: bool) -> Option<Finished<T>> {
+        let Some(Entry::Plain(run)) = self.queue.front_mut() else {
+            return None;
+        };
+        let finished = Finished {
+            payload: Some(run.payload.clone()),
+            operation: Arc::clone(&run.operation),
+            succeeded: !error,
+            queued: false,
+            change: Change::None,
+        };
+        run.count -= 1;
+        if run.count == 0 {
+            self.queue.pop_front();
+        }
+        self.due -= 1;
+        self.withheld.pass(Effect::None, error);
+        Some(finished)
     }
 
     /// Counts a confirmation. True: it was the last that its command is owed.
@@ -262,6 +309,12 @@ impl<T> Conversation<T> {
     }
 }
 
+fn redirected() -> Vec<u8> {
+    refusal_reply(&Refusal::unclassified(
+        "the server sends the client to another node, which is not behind the proxy",
+    ))
+}
+
 fn bound<T>(sent: &Sent<T>) -> Change {
     match sent.tickets.is_empty() {
         true => Change::None,
@@ -293,6 +346,12 @@ fn confirms<T>(sent: &Sent<T>, head: &ReplyHead) -> Option<Channels> {
     };
     let word = confirmation_word(channels, subscribes);
     (head.first_text() == Some(word)).then_some(channels)
+}
+
+/// Whether a reply that answers no command may tell the names of keys.
+fn may_tell_keys(head: &ReplyHead) -> bool {
+    let word = head.first_text();
+    matches!(word, Some(b"message" | b"pmessage" | b"invalidate"))
 }
 
 /// Whether a reply answers no command: a push; to a subscriber of RESP2 a message; to a monitor a

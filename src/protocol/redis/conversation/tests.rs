@@ -70,6 +70,11 @@ impl Talk {
     /// The client sends a command: it is forwarded, answered or refused.
     fn client(&mut self, line: &str) -> &mut Talk {
         let plan = self.plan(line);
+        if self.is_plain(line, &plan) {
+            self.conversation
+                .forward_plain(line.to_owned(), |last| last == line);
+            return self;
+        }
         match plan.action.clone() {
             Action::Forward(_) => self.conversation.forward(plan, line.to_owned()),
             Action::Answer(reply) => self.conversation.answer(plan, reply),
@@ -80,6 +85,25 @@ impl Talk {
         }
         self.locals();
         self
+    }
+
+    /// Whether it can go the short way: which must be the same way.
+    fn is_plain(&mut self, line: &str, plan: &Plan) -> bool {
+        let bytes = super::encode::command(&line.split(' ').collect::<Vec<_>>());
+        let mut scanner = RequestScanner::new(RequestLimits::default());
+        scanner.scan(&bytes).unwrap();
+        let args = scanner.args(&bytes);
+        let (kind, locks) = match self.conversation.plain(&args, &self.table, &self.rules) {
+            None => return false,
+            Some(plain) => (plain.kind, plain.locks.to_vec()),
+        };
+        let same = Plan {
+            kind,
+            locks,
+            ..Plan::forward(plan.operation.clone())
+        };
+        assert_eq!(*plan, same, "{line}");
+        true
     }
 
     fn locals(&mut self) {
@@ -138,3 +162,4 @@ mod bounds;
 mod data;
 mod fencing;
 mod order;
+mod plain;

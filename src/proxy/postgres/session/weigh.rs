@@ -239,10 +239,19 @@ impl Session {
                 ending.ends_prepared = Some((gid.clone(), known.last));
                 Ok(known.locks)
             }
-            None => {
-                let why = "what is prepared under this name is not known here";
-                Err(Refusal::unclassified(why).into())
-            }
+            // Nothing, or what somebody has prepared past this proxy.
+            None => match self
+                .listener
+                .config
+                .rules
+                .everything(&self.identity.database)
+            {
+                Required::Write(locks) => Ok(locks),
+                _ => {
+                    let why = "what is prepared under this name is not known here";
+                    Err(Refusal::unclassified(why).into())
+                }
+            },
         }
     }
 
@@ -289,7 +298,7 @@ impl Session {
         self.resolved.loads = false;
         let against = (Arc::as_ptr(&catalog), self.temporary.len());
         let same = self.resolved.against.as_ref();
-        if !same.is_some_and(|(known, made)| (Arc::as_ptr(known), *made) == against) {
+        if same.is_none_or(|(known, made)| (Arc::as_ptr(known), *made) != against) {
             self.resolved.known.clear();
             self.resolved.against = Some((Arc::clone(&catalog), against.1));
         }

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::present::{self, Presented, Settled};
+use super::present::{self, NotPresented, Presented, Settled};
 use super::{RETRY_AFTER, Session};
 use crate::audit::{self, Excerpt, Record};
 use crate::clock;
@@ -19,20 +19,23 @@ use crate::protocol::redis::Plan;
 use crate::protocol::{Kind, Refusal};
 use crate::proxy::gates::Claim;
 use crate::proxy::redis::flights::Permits;
+use crate::ticket::Ticket;
 use crate::token::Token;
 
 /// Most times that a command is settled anew before it is told busy.
 const ROUNDS_MAX: usize = 64;
 
-type Waiting<T> = Pin<Box<dyn Future<Output = Result<T, Refusal>> + Send>>;
+type Waiting<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 /// What the command at hand waits for, and what has come of it.
 #[derive(Default)]
 pub(super) struct Admission {
-    presenting: Option<Waiting<(Presented, Vec<Settled>)>>,
-    settling: Option<Waiting<Vec<Settled>>>,
+    presenting: Option<Waiting<(Presented, Vec<Settled>), NotPresented>>,
+    settling: Option<Waiting<Vec<Settled>, Refusal>>,
     /// The tickets that the command carries.
     presented: Option<Result<Presented, Refusal>>,
+    /// Those among them that are genuine, but were not taken.
+    rejected: Vec<Arc<Ticket>>,
     refused: Option<Refusal>,
     rounds: usize,
     /// What an AUTH on its way carries: the connection's when it succeeds.
@@ -44,9 +47,15 @@ impl Admission {
         self.presenting.is_some() || self.settling.is_some()
     }
 
+    /// Whether nothing has come of the command at hand that decides on it.
+    pub(super) fn is_undecided(&self) -> bool {
+        !self.is_waiting() && self.presented.is_none() && self.refused.is_none()
+    }
+
     /// The command at hand was dealt with.
     pub(super) fn next_command(&mut self) {
         self.presented = None;
+        self.rejected.clear();
         self.refused = None;
         self.rounds = 0;
     }
@@ -91,11 +100,16 @@ impl Session {
             && let Poll::Ready(outcome) = presenting.as_mut().poll(cx)
         {
             admission.presenting = None;
-            let presented = outcome.map(|(presented, settled)| {
-                self.keep(settled);
-                presented
+            self.admission.presented = Some(match outcome {
+                Ok((presented, settled)) => {
+                    self.keep(settled);
+                    Ok(presented)
+                }
+                Err(NotPresented { refusal, tickets }) => {
+                    self.admission.rejected = tickets;
+                    Err(refusal)
+                }
             });
-            self.admission.presented = Some(presented);
             return true;
         }
         if let Some(settling) = &mut self.admission.settling
@@ -156,7 +170,7 @@ impl Session {
             return Admitted::Passed(Passage::Free);
         }
         if plan.kind == Kind::Write
-            && let Some(lock) = missing(plan, &claims)
+            && let Some(lock) = missing(&plan.locks, &claims)
         {
             return Admitted::Refused(Refusal::missing(lock.clone()));
         }
@@ -190,24 +204,21 @@ impl Session {
     }
 
     /// Passes at once, or not now.
-    fn pass(&mut self, kind: Kind, claims: &[Claim], extent: Extent) -> Option<Passage> {
+    pub(super) fn pass(&mut self, kind: Kind, claims: &[Claim], extent: Extent) -> Option<Passage> {
         if kind == Kind::Read {
             let mut all = claims.iter();
             let settled = |claim| self.slots.find(claim).is_some_and(|slot| slot.passes());
             return all.all(settled).then_some(Passage::Free);
         }
-        if !claims.iter().all(|it| self.slots.is_recorded(&it.lock)) {
-            return None;
-        }
         if let ([claim], Extent::Whole) = (claims, extent) {
             let slot = self.slots.find(claim)?;
-            if self.flights.is_shared_by(slot.entry(), claim.token) {
+            if slot.is_recorded() && self.flights.is_shared_by(slot.entry(), claim.token) {
                 return Some(Passage::Shared);
             }
         }
         let mut permits = Permits::default();
         for claim in claims {
-            let slot = self.slots.find(claim)?;
+            let slot = self.slots.find(claim).filter(|slot| slot.is_recorded())?;
             permits.push(slot.permit().ok()?, slot.entry().clone());
         }
         let stepped = match extent {
@@ -256,7 +267,7 @@ impl Session {
     /// What an enforcing listener would refuse is audited.
     fn observe(&self, plan: &Plan, claims: &[Claim]) {
         if plan.kind == Kind::Write
-            && let Some(lock) = missing(plan, claims)
+            && let Some(lock) = missing(&plan.locks, claims)
         {
             self.audit(&Refusal::missing(lock.clone()), &plan.operation);
         }
@@ -275,6 +286,7 @@ impl Session {
         let carried = self.admission.presented.iter().flatten();
         let tickets = carried
             .flat_map(|it| &it.tickets)
+            .chain(&self.admission.rejected)
             .chain(&self.bound.tickets);
         let holder = refusal
             .lock
@@ -337,9 +349,9 @@ fn is_about_connection(operation: &str) -> bool {
 }
 
 /// The lock that a write needs and presents no ticket for.
-fn missing<'p>(plan: &'p Plan, claims: &[Claim]) -> Option<&'p LockName> {
+pub(super) fn missing<'l>(locks: &'l [LockName], claims: &[Claim]) -> Option<&'l LockName> {
     let presented = |lock: &LockName| claims.iter().any(|claim| claim.lock == *lock);
-    plan.locks.iter().find(|lock| !presented(lock))
+    locks.iter().find(|lock| !presented(lock))
 }
 
 fn of_bare(token: Token, locks: &[LockName]) -> Result<Option<Claim>, Refusal> {

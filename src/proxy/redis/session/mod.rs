@@ -6,7 +6,8 @@
 //! Invariants:
 //! - while a command waits for the gate, nothing behind it is looked at, and replies go on;
 //! - every buffer has a bound; one that is full stops the side that fills it;
-//! - where the session ends with fenced commands unanswered, `Flights` has them proven dead.
+//! - where the session ends with fenced commands unanswered, `Flights` has them proven dead; one
+//!   whose last byte has not left is told as not applied, the others as unknown.
 
 mod admit;
 mod present;
@@ -141,6 +142,8 @@ struct Session {
     last_words: Option<Vec<u8>>,
     /// Counts down in `Deserted` and `Flushing`.
     farewell: Option<Pin<Box<tokio::time::Sleep>>>,
+    /// Bytes that the backend's socket has taken.
+    sent_bytes: u64,
 }
 
 impl Session {
@@ -154,6 +157,10 @@ impl Session {
             bulk_bytes_max: listening.config.limits.bulk_bytes_max,
             ..RequestLimits::default()
         };
+        let settings = ConversationSettings {
+            hidden: listening.config.rules.hidden_prefix(),
+            ..ConversationSettings::default()
+        };
         let flights = Flights::new(opened.session, listening.evictor.clone());
         Session {
             address,
@@ -165,7 +172,7 @@ impl Session {
             to_client: BytesMut::new(),
             table: opened.table,
             requests: RequestScanner::new(limits),
-            conversation: Conversation::new(ConversationSettings::default()),
+            conversation: Conversation::new(settings),
             replies: ReplyScanner::new(),
             streamed: None,
             delivery: None,
@@ -178,6 +185,7 @@ impl Session {
             phase: Phase::Open,
             last_words: None,
             farewell: None,
+            sent_bytes: 0,
             listening,
         }
     }
@@ -262,7 +270,10 @@ impl Session {
         }
         match poll_send(&mut self.backend, &mut self.to_backend, cx) {
             Sent::Nothing => false,
-            Sent::Some => true,
+            Sent::Some(bytes) => {
+                self.sent_bytes += bytes;
+                true
+            }
             // What it has sent before is still read: reading tells the end.
             Sent::Failed => {
                 self.to_backend.clear();
@@ -274,7 +285,7 @@ impl Session {
     fn poll_send_client(&mut self, cx: &mut Context<'_>) -> bool {
         match poll_send(&mut self.client, &mut self.to_client, cx) {
             Sent::Nothing => false,
-            Sent::Some => true,
+            Sent::Some(_) => true,
             Sent::Failed => {
                 self.desert();
                 true
@@ -330,7 +341,8 @@ impl Drop for Session {
 
 enum Sent {
     Nothing,
-    Some,
+    /// So many bytes.
+    Some(u64),
     Failed,
 }
 
@@ -344,7 +356,7 @@ fn poll_send(stream: &mut TcpStream, bytes: &mut BytesMut, cx: &mut Context<'_>)
         Poll::Ready(Ok(sent)) => {
             bytes.advance(sent);
             shrink(bytes);
-            Sent::Some
+            Sent::Some(sent as u64)
         }
     }
 }

@@ -45,6 +45,21 @@ impl Presented {
     }
 }
 
+/// Why tickets were not taken, and which of them are genuine: for the audit.
+pub(super) struct NotPresented {
+    pub(super) refusal: Refusal,
+    pub(super) tickets: Vec<Arc<Ticket>>,
+}
+
+impl From<Refusal> for NotPresented {
+    fn from(refusal: Refusal) -> NotPresented {
+        NotPresented {
+            refusal,
+            tickets: vec![],
+        }
+    }
+}
+
 /// A claim whose lock is settled at its token.
 pub(super) struct Settled {
     pub(super) claim: Claim,
@@ -58,7 +73,7 @@ pub(super) async fn present(
     listening: Arc<RedisListening>,
     session: SessionId,
     texts: Vec<Box<str>>,
-) -> Result<(Presented, Vec<Settled>), Refusal> {
+) -> Result<(Presented, Vec<Settled>), NotPresented> {
     let deadline = Instant::now() + listening.config.admit_deadline;
     let presented = match listening.config.trust {
         Trust::Signed => verify(&listening, &texts, deadline).await?,
@@ -67,7 +82,13 @@ pub(super) async fn present(
     let mut settled = vec![];
     if listening.config.mode == Mode::Enforce {
         for claim in presented.claims.iter() {
-            settled.push(settle(&listening, &session, claim, deadline).await?);
+            match settle(&listening, &session, claim, deadline).await {
+                Ok(claim) => settled.push(claim),
+                Err(refusal) => {
+                    let tickets = presented.tickets;
+                    return Err(NotPresented { refusal, tickets });
+                }
+            }
         }
     }
     Ok((presented, settled))

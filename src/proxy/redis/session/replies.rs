@@ -9,7 +9,7 @@ use bytes::{Buf as _, BytesMut};
 use super::{Phase, Session, shrink};
 use crate::protocol::redis::{
     Change, Conversation, ConversationSettings, Delivery, Filter, Filtered, Finished, Owed,
-    ReplyEnd, ReplyHead, ReplyProgress,
+    ReplyEnd, ReplyHead, ReplyProgress, refusal_reply,
 };
 use crate::proxy::redis::flights::Load;
 
@@ -115,6 +115,7 @@ impl Session {
                 let shown = match filter.apply(reply) {
                     Filtered::Reply(reply) => reply,
                     Filtered::Again => b"$-1\r\n".to_vec(),
+                    Filtered::Nothing => vec![],
                 };
                 self.to_client.extend_from_slice(&shown);
             }
@@ -139,7 +140,12 @@ impl Session {
                     return Err("a reply that is filtered is too long".to_owned());
                 }
                 held.extend_from_slice(part);
-                Delivering::Hold(filter, held)
+                if filter.is_content_with(&held) {
+                    self.to_client.extend_from_slice(&held);
+                    Delivering::Forward
+                } else {
+                    Delivering::Hold(filter, held)
+                }
             }
             other => other,
         };
@@ -182,19 +188,30 @@ impl Session {
         }
     }
 
-    /// The replies that the client is still owed, with this error for each command that has none.
-    pub(super) fn owe_rest(&mut self, error: &[u8]) {
-        if self.delivery.is_some() {
-            // A reply was cut off in its middle: nothing can follow it.
-            return;
-        }
+    /// The replies that the client is still owed: for each command that has none, what is known.
+    pub(super) fn owe_rest(&mut self) {
+        // Where a reply was cut off in its middle nothing can follow it.
+        let tells = self.delivery.is_none();
         let fresh = Conversation::new(ConversationSettings::default());
         let lost = std::mem::replace(&mut self.conversation, fresh);
         for owed in lost.into_owed() {
             match owed {
-                Owed::Answer(reply) => self.to_client.extend_from_slice(&reply),
-                Owed::Reply { wanted: true, .. } => self.to_client.extend_from_slice(error),
-                Owed::Reply { .. } => {}
+                Owed::Answer(reply) if tells => self.to_client.extend_from_slice(&reply),
+                Owed::Answer(_) => {}
+                Owed::Reply {
+                    wanted,
+                    operation,
+                    kind,
+                    payload,
+                } => {
+                    let fate = self.fate(kind, payload.as_ref());
+                    if payload.is_some_and(|load| load.fenced) {
+                        self.audit(&fate, &operation);
+                    }
+                    if wanted && tells {
+                        self.to_client.extend_from_slice(&refusal_reply(&fate));
+                    }
+                }
             }
         }
     }

@@ -3,9 +3,11 @@
 //! Invariant: a refused command leaves no byte on the backend connection, and the reply to it comes
 //! at its place among the others.
 
+use std::sync::Arc;
+
 use bytes::Buf as _;
 
-use super::admit::{Admitted, Extent, Passage};
+use super::admit::{Admitted, Extent, Passage, missing};
 use super::present::Presented;
 use super::{Phase, Session, WAITING_BYTES_MAX, shrink};
 use crate::config::{Mode, Trust};
@@ -115,6 +117,9 @@ impl Session {
     }
 
     fn take(&mut self, request: &[u8], extent: Extent) -> Taken {
+        if extent == Extent::Whole && self.take_plain(request) {
+            return Taken::Done;
+        }
         let args = self.requests.args(request);
         let rules = &self.listening.config.rules;
         let Ok(plan) = self.conversation.plan(&args, &self.table, rules) else {
@@ -123,6 +128,9 @@ impl Session {
         if extent == Extent::Beginning && self.needs_every_key(&plan) {
             return self.undecided(request.len());
         }
+        if plan.alone && self.conversation.outstanding() > 0 {
+            return Taken::Later;
+        }
         let barrier = plan.barrier;
         let taken = self.decide(plan, request, extent);
         if matches!(taken, Taken::Done) {
@@ -130,6 +138,45 @@ impl Session {
             self.barrier |= barrier;
         }
         taken
+    }
+
+    /// Forwards a command whose name alone tells what becomes of it, if it may pass at once.
+    /// Everything else is planned.
+    fn take_plain(&mut self, request: &[u8]) -> bool {
+        if self.listening.config.mode == Mode::Observe
+            || self.bound.bare.is_some()
+            || !self.admission.is_undecided()
+        {
+            return false;
+        }
+        let (args, rules) = (self.requests.args(request), &self.listening.config.rules);
+        let Some(plain) = self.conversation.plain(&args, &self.table, rules) else {
+            return false;
+        };
+        let claims = Arc::clone(&self.bound.claims);
+        let kind = plain.kind;
+        if kind == Kind::Write && missing(plain.locks, &claims).is_some() {
+            return false;
+        }
+        let passage = match claims.is_empty() {
+            true => Passage::Free,
+            false => match self.pass(kind, &claims, Extent::Whole) {
+                Some(passage) => passage,
+                None => return false,
+            },
+        };
+        let fenced = self.board(passage);
+        self.to_backend.extend_from_slice(request);
+        let load = Load {
+            fenced,
+            blocking: false,
+            end: self.queued_bytes(),
+        };
+        // Where the end of an earlier one has not left, that of a later one has not either.
+        self.conversation
+            .forward_plain(load, |run| run.fenced == fenced && !run.blocking);
+        self.admission.next_command();
+        true
     }
 
     /// What has come of a request does not tell which locks it needs.
@@ -221,18 +268,8 @@ impl Session {
     }
 
     fn forward(&mut self, plan: Plan, passage: Passage, request: &[u8], extent: Extent) {
-        let fenced = !matches!(passage, Passage::Free);
-        match passage {
-            Passage::Free => {}
-            Passage::Permits(permits) => self.flights.add(permits),
-            Passage::Shared => self.flights.share(),
-        }
         self.note_binding(&plan);
-        let load = Load {
-            fenced,
-            blocking: plan.blocks,
-        };
-        self.flights.note(load);
+        let fenced = self.board(passage);
         if let Action::Forward(bytes) = &plan.action {
             match bytes {
                 Send::AsIs => self.to_backend.extend_from_slice(request),
@@ -243,8 +280,32 @@ impl Session {
                 Send::Instead(whole) => self.to_backend.extend_from_slice(whole),
             }
         }
+        let load = Load {
+            fenced,
+            blocking: plan.blocks,
+            end: match extent {
+                Extent::Whole => self.queued_bytes(),
+                Extent::Beginning => u64::MAX,
+            },
+        };
+        self.flights.note(load);
         self.conversation.forward(plan, load);
         self.streamed = (extent == Extent::Beginning).then_some(Streamed::Forwarded { fenced });
+    }
+
+    /// Counts what is under permits. Whether it is.
+    fn board(&mut self, passage: Passage) -> bool {
+        match passage {
+            Passage::Free => return false,
+            Passage::Permits(permits) => self.flights.add(permits),
+            Passage::Shared => self.flights.share(),
+        }
+        true
+    }
+
+    /// Bytes that are sent on the session, or wait to be.
+    fn queued_bytes(&self) -> u64 {
+        self.sent_bytes + self.to_backend.len() as u64
     }
 
     /// The next bytes of a request that was dealt with; how many of them are its own.
@@ -263,6 +324,13 @@ impl Session {
                 return chunk.len();
             }
             self.to_backend.extend_from_slice(&chunk[..part.len]);
+            let end = self.queued_bytes();
+            // It may have been answered before its end.
+            if part.ended
+                && let Some(load) = self.conversation.newest_mut()
+            {
+                load.end = end;
+            }
         }
         if part.ended {
             self.requests.reset();

@@ -2,8 +2,9 @@
 //!
 //! Short replies are awaited for the listener's `revoke_patience`. A command that waits at the
 //! server, or that is not answered in that time, ends with its session: `CLIENT KILL ID`. What the
-//! client gets then: its connection's unanswered commands as `-FENCEDOUBT`, in order, and the end
-//! of the connection, as Redis ends the one of a killed client.
+//! client gets then: its connection's unanswered commands in order, writes as `-FENCEDOUBT`, and the
+//! end of the connection, as Redis ends the one of a killed client. A command whose last byte had
+//! not left is not in doubt: `-FENCED`.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,9 +12,9 @@ use std::task::{Context, Poll};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
-use super::{Phase, Session};
-use crate::protocol::Refusal;
-use crate::protocol::redis::refusal_reply;
+use super::{Phase, RETRY_AFTER, Session};
+use crate::protocol::{Kind, Refusal};
+use crate::proxy::redis::flights::Load;
 
 /// How far the revocation is.
 pub(super) enum Revocation {
@@ -92,12 +93,25 @@ impl Session {
         if matches!(self.phase, Phase::Flushing | Phase::Over) {
             return;
         }
-        let doubt = Refusal::unknown("the backend connection was lost before its reply");
-        let doubt = match self.flights.about() {
+        self.owe_rest();
+        self.flush();
+    }
+
+    /// What became of a command whose reply does not come any more.
+    pub(super) fn fate(&self, kind: Kind, load: Option<&Load>) -> Refusal {
+        if load.is_some_and(|load| load.end > self.sent_bytes) {
+            let detail = "the backend connection was lost before the whole command was sent";
+            let superseded = self.flights.superseded();
+            return superseded.unwrap_or_else(|| Refusal::busy(detail, RETRY_AFTER));
+        }
+        let detail = "the backend connection was lost before its reply";
+        if kind == Kind::Read {
+            return Refusal::busy(detail, RETRY_AFTER);
+        }
+        let doubt = Refusal::unknown(detail);
+        match self.flights.about() {
             Some((lock, token)) => doubt.for_lock(lock).with_token(token),
             None => doubt,
-        };
-        self.owe_rest(&refusal_reply(&doubt));
-        self.flush();
+        }
     }
 }

@@ -1,7 +1,10 @@
 //! Which locks a command needs.
 
 use super::super::super::encode;
-use super::{Action, Code, Filter, Kind, NeedsMore, ReservedKeys, Scripts, Talk, Unmatched};
+use super::{
+    Action, Code, ConversationSettings, Filter, Kind, NeedsMore, ReservedKeys, Scripts, Talk,
+    Unmatched,
+};
 use super::{RedisRules, all, locks, needs, rules, two_rules};
 use crate::protocol::redis::RedisRule;
 
@@ -331,6 +334,7 @@ fn the_proxys_keys_are_neither_seen_nor_erased() {
         "FCALL f 0",
         "EVAL_RO s 0",
         "MONITOR",
+        "CONFIG SET save x MAXMEMORY-POLICY AllKeys-LRU",
         "NOSUCH a",
         "ODD.NEITHER a",
     ];
@@ -345,6 +349,8 @@ fn the_proxys_keys_are_neither_seen_nor_erased() {
             ("SORT a BY w_* GET x_*->f", "read"),
             ("SWAPDB 1 2", "all"),
             ("CONFIG SET a b", "all"),
+            ("CONFIG SET maxmemory-policy volatile-lru", "all"),
+            ("SLOWLOG GET", "read"),
         ],
     );
     talk.both("SELECT 1", "+OK\r\n");
@@ -362,7 +368,39 @@ fn the_proxys_keys_are_neither_seen_nor_erased() {
     );
     check(
         &Talk::new(all()),
-        &[("GET rf:a", "read"), ("FLUSHALL", "all")],
+        &[
+            ("GET rf:a", "read"),
+            ("FLUSHALL", "all"),
+            ("CONFIG SET maxmemory-policy allkeys-lru", "all"),
+        ],
+    );
+}
+
+#[test]
+fn what_reaches_every_key_is_refused_though_it_is_permitted() {
+    let names = [
+        "debug",
+        "migrate",
+        "psync",
+        "cluster|getkeysinslot",
+        "client|kill",
+    ];
+    let permitted = |rules: RedisRules| Talk::new(rules.with_permitted(&names).unwrap());
+    for line in [
+        "DEBUG RELOAD",
+        "MIGRATE h 1 k 0 9",
+        "PSYNC ? -1",
+        "CLUSTER GETKEYSINSLOT 1 9",
+    ] {
+        check(&permitted(all()), &[(line, "all")]);
+        check(
+            &permitted(reserved(Scripts::Trusted)),
+            &[(line, "unclassified")],
+        );
+    }
+    check(
+        &permitted(reserved(Scripts::Trusted)),
+        &[("CLIENT KILL ID 7", "all")],
     );
 }
 
@@ -382,12 +420,47 @@ fn listings_are_filtered_where_the_proxys_keys_may_be() {
     talk.both("SELECT 1", "+OK\r\n");
     talk.both("KEYS *", "*0\r\n");
     assert_eq!(talk.answers()[1], "*0\r\n");
+    // Logs tell of every database.
+    talk.both("SLOWLOG GET 10", "*0\r\n");
+    talk.both("ACL LOG", "*0\r\n");
+    let filters = [Filter::SlowLog(prefix()), Filter::AclLog(prefix())];
+    assert_eq!(talk.answers(), filters.map(|filter| format!("{filter:?}")));
     // In a transaction the reply could not be filtered.
     talk.both("MULTI", "+OK\r\n");
     check(
         &talk,
-        &[("KEYS *", "unclassified"), ("SCAN 0", "unclassified")],
+        &[
+            ("KEYS *", "unclassified"),
+            ("SCAN 0", "unclassified"),
+            ("SLOWLOG GET", "unclassified"),
+            ("ACL LOG", "unclassified"),
+        ],
     );
+}
+
+#[test]
+fn what_the_server_sends_by_itself_is_filtered() {
+    let settings = || ConversationSettings {
+        hidden: Some((*b"rf:").into()),
+        ..ConversationSettings::default()
+    };
+    let held = format!("{:?}", Filter::Pushed((*b"rf:").into()));
+    let mut talk = Talk::with(all(), settings());
+    let subscribed = "*3\r\n$10\r\npsubscribe\r\n$1\r\n*\r\n:1\r\n";
+    talk.both("PSUBSCRIBE *", subscribed);
+    let message = "*4\r\n$8\r\npmessage\r\n$1\r\n*\r\n$1\r\na\r\n$1\r\nb\r\n";
+    assert_eq!(talk.server(message), None);
+    assert_eq!(talk.answers(), [subscribed, &held]);
+    let mut talk = Talk::with(all(), settings());
+    talk.both("HELLO 3", "%1\r\n+proto\r\n:3\r\n");
+    talk.server(">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n");
+    talk.server(">1\r\n$4\r\nnews\r\n");
+    assert_eq!(talk.answers()[1..], [&held, ">1\r\n$4\r\nnews\r\n"]);
+    // Elsewhere they pass as they come.
+    let mut talk = Talk::new(all());
+    talk.both("PSUBSCRIBE *", subscribed);
+    talk.server(message);
+    assert_eq!(talk.answers(), [subscribed, message]);
 }
 
 #[test]

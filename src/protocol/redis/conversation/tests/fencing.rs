@@ -129,6 +129,7 @@ fn a_ticket_behind_a_user_is_bound_when_the_server_takes_the_password() {
 fn the_clients_name_stands_behind_the_proxys() {
     let settings = ConversationSettings {
         name_prefix: Some((*b"rf|").into()),
+        ..ConversationSettings::default()
     };
     let mut talk = Talk::with(all(), settings);
     assert_eq!(

@@ -40,7 +40,11 @@ fn what_has_no_reply_is_handed_back() {
         .client("FENCE STATUS")
         .client("SET b 1");
     talk.server("+x\r\n");
-    let left: Vec<String> = talk.conversation.into_outstanding().collect();
+    let payload = |owed| match owed {
+        Owed::Reply { payload, .. } => payload,
+        Owed::Answer(_) => None,
+    };
+    let left: Vec<String> = talk.conversation.into_owed().filter_map(payload).collect();
     assert_eq!(left, ["SET b 1"]);
 }
 
@@ -482,4 +486,20 @@ fn watch_binds_the_connection_until_the_transaction_ends() {
     talk.both("MULTI", "+OK\r\n");
     talk.both("EXEC", "*-1\r\n");
     assert!(talk.conversation.is_plain());
+}
+
+#[test]
+fn an_auth_is_sent_alone() {
+    let talk = Talk::new(rules(&[]));
+    for (line, alone) in [
+        ("AUTH pw", true),
+        ("AUTH app pw", true),
+        ("AUTH app;fence=t pw", true),
+        ("HELLO 3 AUTH app pw", true),
+        ("HELLO 3 SETNAME a AUTH app pw", true),
+        ("HELLO 3", false),
+        ("PING", false),
+    ] {
+        assert_eq!(talk.plan(line).alone, alone, "{line}");
+    }
 }

@@ -1,8 +1,8 @@
 //! Authentication, relayed message by message up to the first ReadyForQuery (PostgreSQL docs
 //! 54.2.1, 54.3).
 //!
-//! What is changed on the way: the mechanisms of SASL that bind to a TLS channel are left out, since
-//! that channel ends here; and the key for cancel requests is ours.
+//! What is changed on the way: the mechanisms of SASL that bind to a TLS channel are left out,
+//! since that channel ends here; and the key for cancel requests is ours.
 
 use super::cancel::CancelKey;
 use super::settings::Parameters;

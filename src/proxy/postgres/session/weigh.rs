@@ -126,8 +126,8 @@ impl Session {
         }
     }
 
-    /// Whatever else is wrong with a message, its tickets are presented first: who is late learns that
-    /// before anything else.
+    /// Whatever else is wrong with a message, its tickets are presented first: who is late learns
+    /// that before anything else.
     fn present_first(&mut self, refusal: Refusal, considered: &Considered) -> Weighed {
         if self.listener.config.mode == Mode::Observe {
             return self.refused(refusal, considered);

@@ -284,7 +284,11 @@ impl Session {
         let Class::Transaction(TransactionControl::Prepare(gid)) = &run.statement.class else {
             return Ok(());
         };
-        if claims.is_empty() {
+        // Whatever the transaction has carried since it began: it is applied with the rest.
+        let mut all = Arc::clone(claims);
+        let unsigned = self.listener.config.trust == Trust::Unsigned;
+        join(&mut all, self.flights.claims(unsigned).collect());
+        if all.is_empty() && self.listener.config.mode == Mode::Enforce {
             let why = "a transaction is prepared under a ticket only: who ends it must hold one";
             return Err(Refusal::unclassified(why).into());
         }
@@ -298,10 +302,6 @@ impl Session {
         }
         // What was recorded for this message before stays with it until it is forwarded.
         recorded.append(&mut ending.prepares);
-        // Whatever the transaction has carried since it began: it is applied with the rest.
-        let mut all = Arc::clone(claims);
-        let unsigned = self.listener.config.trust == Trust::Unsigned;
-        join(&mut all, self.flights.claims(unsigned).collect());
         self.begin_recording(gid, all);
         Err(Untold::Later)
     }
@@ -374,7 +374,12 @@ impl Session {
         let Ok(locks) = self.locks_of_anything() else {
             return Ok(None);
         };
-        let claims = self.claims_of(run, &locks)?;
+        let claims = match self.claims_of(run, &locks) {
+            Ok(claims) => claims,
+            // It may still be enough for what the run really needs.
+            Err(Untold::Refused(_)) => return Ok(None),
+            Err(untold) => return Err(untold),
+        };
         if missing(&locks, &claims).is_some() {
             return Ok(None);
         }

@@ -1,10 +1,10 @@
 //! One client and its backend connection, in one task: whatever can go on goes on at each poll.
 //!
 //! The stages, one file each: `requests` (decode, consider, forward), `weigh` (what a message
-//! needs: genuine tickets, locks), `admit` (the gate, at once or by waiting), `hide` (no ticket
-//! leaves), `replies` (whose they are, what ends with them), `effects` (what a transaction's end
-//! brings about), `revoke` (a newer token has come), `held` (read-only without a ticket), `end`
-//! (either side is gone).
+//! needs: `genuine` tickets, locks by `resolved` names), `admit` (the gate, at once or by waiting),
+//! `hide` (no ticket leaves), `replies` (whose they are, what ends with them), `effects` (what a
+//! transaction's end brings about), `revoke` (a newer token has come), `held` (read-only without a
+//! ticket), `end` (either side is gone).
 //!
 //! Invariants:
 //! - while a message waits for the gate, nothing behind it is looked at, and replies go on;
@@ -20,6 +20,7 @@ pub(super) mod held;
 mod hide;
 mod replies;
 mod requests;
+mod resolved;
 mod revoke;
 mod settle;
 mod weigh;
@@ -35,9 +36,9 @@ use self::effects::Effects;
 use self::end::Phase;
 use self::genuine::Sets;
 use self::held::Held;
+use self::resolved::Resolved;
 use self::revoke::Revocation;
 use self::settle::{Identity, Standing};
-use self::weigh::Resolved;
 use super::Listener;
 use super::catalog::Database;
 use super::door::{self, CancelKey, Manner, Opened, Start};
@@ -127,6 +128,8 @@ struct Session {
     core: Core,
     /// What becomes of the rest of a client's long message.
     streamed: Option<requests::Streamed>,
+    /// Looks for tickets in the rest of a long text.
+    watch: Option<hide::Watch>,
     /// What becomes of the rest of a server's long message.
     delivered: Option<replies::Delivered>,
     identity: Identity,
@@ -149,6 +152,8 @@ struct Session {
     /// Why the last transaction was rolled back under the client.
     lost_to: Option<Refusal>,
     phase: Phase,
+    /// The client has said all that it will say.
+    client_ended: bool,
     /// The client still gets what the server answers.
     hears: bool,
     _key: Option<CancelKey>,
@@ -176,6 +181,7 @@ impl Session {
             replies: Decoder::new(Sender::Server),
             core,
             streamed: None,
+            watch: None,
             delivered: None,
             identity: Identity {
                 pid: start.pid,
@@ -198,6 +204,7 @@ impl Session {
             revocation: Revocation::default(),
             lost_to: None,
             phase: Phase::Open,
+            client_ended: false,
             hears: true,
             _key: key,
             listener,
@@ -217,6 +224,7 @@ impl Session {
             moved |= self.poll_receive_client(cx);
             moved |= self.poll_phase(cx);
             moved |= !moved && self.poll_revocation(cx);
+            moved |= !moved && self.client_ended && self.takes_requests() && self.desert();
             if self.phase == Phase::Over {
                 return Poll::Ready(());
             }
@@ -258,13 +266,18 @@ impl Session {
 
     fn poll_receive_client(&mut self, cx: &mut Context<'_>) -> bool {
         // Also while nothing is taken: the client's end must be seen. What it sends waits here.
-        if self.client.received.len() >= UNREAD_BYTES_MAX || !self.phase.has_client() {
+        let full = self.client.received.len() >= UNREAD_BYTES_MAX;
+        if full || self.client_ended || !self.phase.has_client() {
             return false;
         }
         match self.client.poll_receive(cx) {
             Received::Nothing => false,
             Received::Some => true,
-            Received::Ended => self.desert(),
+            Received::Ended => {
+                // What it sent before is still dealt with.
+                self.client_ended = true;
+                true
+            }
         }
     }
 

@@ -1,32 +1,21 @@
 //! What a message needs: its tickets, genuine; the locks that rules ask for; and what its end will
 //! bring about.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::effects::Ending;
 use super::genuine::{Genuine, Look};
-use super::{Session, admit::Admitted, settle};
-use crate::config::Mode;
+use super::resolved::{MADE_MAX, defines, names_existing, shifts};
+use super::{Session, admit::Admitted};
+use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
-use crate::protocol::postgres::classify::{
-    Class, Effect, Statement, TEXT_BYTES_CACHED_MAX, TransactionControl,
-};
-use crate::protocol::postgres::resolve::{
-    Catalog, Required, Resolution, View, follow_made, resolve,
-};
+use crate::protocol::postgres::classify::{Class, Effect, TransactionControl};
+use crate::protocol::postgres::resolve::{Required, follow_made};
 use crate::protocol::postgres::session::{Considered, Run, SpanId};
 use crate::protocol::postgres::ticket::Tickets;
 use crate::proxy::gates::Claim;
 use crate::token::Token;
-
-/// Most resolutions that a session keeps at hand.
-const RESOLVED_MAX: usize = 64;
-/// Most temporary relations of a session that are known by name.
-const TEMPORARY_MAX: usize = 10_000;
-/// Most tables of a transaction's own that are known by name.
-const MADE_MAX: usize = 1000;
 
 /// What becomes of a message.
 pub(super) enum Weighed {
@@ -51,7 +40,7 @@ pub(super) struct Needs {
 }
 
 /// Why what a message needs is not told.
-enum Untold {
+pub(super) enum Untold {
     Later,
     /// Observing, nothing is waited for.
     Unobserved,
@@ -62,29 +51,6 @@ impl From<Refusal> for Untold {
     fn from(refusal: Refusal) -> Untold {
         Untold::Refused(refusal)
     }
-}
-
-/// What was found for the statements that come again and again.
-#[derive(Default)]
-pub(super) struct Resolved {
-    /// Against this catalog, with so many temporary relations.
-    against: Option<(Arc<Catalog>, usize)>,
-    /// Observing, the catalog is on its way.
-    loads: bool,
-    /// By the addresses of statement and path, which are kept alive beside.
-    known: HashMap<(usize, usize), Kept>,
-}
-
-struct Kept {
-    resolution: Arc<Resolution>,
-    _statement: Arc<Statement>,
-    _path: Option<Arc<[Box<str>]>>,
-}
-
-fn key(run: &Run) -> (usize, usize) {
-    let path = run.search_path.as_ref();
-    let path = path.map_or(0, |path| Arc::as_ptr(path).cast::<u8>() as usize);
-    (Arc::as_ptr(&run.statement) as usize, path)
 }
 
 impl Session {
@@ -184,9 +150,9 @@ impl Session {
             if let Some(lock) = missing(&needed, &of_run) {
                 return Err(Refusal::missing(lock.clone()).into());
             }
-            self.note_prepare(run, &of_run, &mut ending)?;
             writes |= !needed.is_empty();
             join(&mut claims, of_run);
+            self.note_prepare(run, &claims, &mut ending)?;
         }
         let needs = Needs {
             claims,
@@ -203,8 +169,15 @@ impl Session {
         if let Class::Transaction(control) = &run.statement.class {
             return self.locks_of_control(control, ending);
         }
+        let shifted = ending.shifts || self.effects.shifts();
+        if shifted && names_existing(&run.statement, &ending.made) {
+            ending.defines |= defines(&run.statement);
+            ending.distrusts |= run.statement.uses.everything.is_some();
+            return self.locks_of_anything();
+        }
         let resolution = self.resolution_of(run, ending)?;
         ending.distrusts |= resolution.everything.is_some();
+        ending.shifts |= shifts(&run.statement);
         if ending.made.len() < MADE_MAX {
             follow_made(&mut ending.made, &run.statement);
         }
@@ -236,7 +209,7 @@ impl Session {
         };
         match self.listener.prepared.look(gid) {
             Some(known) => {
-                ending.ends_prepared = Some((gid.clone(), known.last));
+                ending.ends_prepared.push((gid.clone(), known.last));
                 Ok(known.locks)
             }
             // Nothing, or what somebody has prepared past this proxy.
@@ -265,93 +238,34 @@ impl Session {
         let Class::Transaction(TransactionControl::Prepare(gid)) = &run.statement.class else {
             return Ok(());
         };
-        if claims.is_empty() {
+        // Whatever the transaction has carried since it began: it is applied with the rest.
+        let mut all = Arc::clone(claims);
+        let unsigned = self.listener.config.trust == Trust::Unsigned;
+        join(&mut all, self.flights.claims(unsigned).collect());
+        if all.is_empty() && self.listener.config.mode == Mode::Enforce {
             let why = "a transaction is prepared under a ticket only: who ends it must hold one";
             return Err(Refusal::unclassified(why).into());
         }
         if self.listener.config.mode == Mode::Observe {
             return Ok(());
         }
-        match self.admission.recorded {
-            Some(used) => {
-                ending.prepares = Some((gid.clone(), used));
-                Ok(())
-            }
-            None => {
-                self.begin_recording(gid, Arc::clone(claims));
-                Err(Untold::Later)
-            }
+        let recorded = &mut self.admission.recorded;
+        if let Some(at) = recorded.iter().position(|it| it.gid() == &**gid) {
+            ending.prepares.push(recorded.remove(at));
+            return Ok(());
         }
-    }
-
-    fn resolution_of(&mut self, run: &Run, ending: &Ending) -> Result<Arc<Resolution>, Untold> {
-        let loaded = self.admission.catalog.clone();
-        let observes = self.listener.config.mode == Mode::Observe;
-        let Some(catalog) = loaded.or_else(|| self.database.current()) else {
-            if observes {
-                self.load_aside();
-                return Err(Untold::Unobserved);
-            }
-            self.begin_loading(None);
-            return Err(Untold::Later);
-        };
-        self.resolved.loads = false;
-        let against = (Arc::as_ptr(&catalog), self.temporary.len());
-        let same = self.resolved.against.as_ref();
-        if same.is_none_or(|(known, made)| (Arc::as_ptr(known), *made) != against) {
-            self.resolved.known.clear();
-            self.resolved.against = Some((Arc::clone(&catalog), against.1));
-        }
-        let alone = run.executed.is_empty() && ending.made.is_empty();
-        if alone && let Some(kept) = self.resolved.known.get(&key(run)) {
-            return Ok(Arc::clone(&kept.resolution));
-        }
-        let view = View {
-            catalog: &catalog,
-            database: &self.identity.database,
-            user: &self.user,
-            search_path: run.search_path.as_deref(),
-            temporary: &self.temporary,
-            made: &ending.made,
-        };
-        let rules = &self.listener.config.rules;
-        let resolution = resolve(&run.statement, &run.executed, &view, rules);
-        if resolution.missing && !self.admission.reloaded && !observes {
-            self.begin_loading(Some(catalog));
-            return Err(Untold::Later);
-        }
-        let resolution = Arc::new(resolution);
-        // A long text is full of data and comes once.
-        let short = run.statement.span.len() <= TEXT_BYTES_CACHED_MAX;
-        if alone && !resolution.missing && short {
-            if self.resolved.known.len() >= RESOLVED_MAX {
-                self.resolved.known.clear();
-            }
-            let kept = Kept {
-                resolution: Arc::clone(&resolution),
-                _statement: Arc::clone(&run.statement),
-                _path: run.search_path.clone(),
-            };
-            self.resolved.known.insert(key(run), kept);
-        }
-        Ok(resolution)
-    }
-
-    /// Has the catalog loaded while nobody waits for it.
-    fn load_aside(&mut self) {
-        if std::mem::replace(&mut self.resolved.loads, true) {
-            return;
-        }
-        let database = Arc::clone(&self.database);
-        self.listener.control.spawn(async move {
-            if let Err(error) = database.get().await {
-                settle::not_loaded(&error);
-            }
-        });
+        // What was recorded for this message before stays with it until it is forwarded.
+        recorded.append(&mut ending.prepares);
+        self.begin_recording(gid, all);
+        Err(Untold::Later)
     }
 
     /// The claims of a run: those in its comment, and those of its session for the other locks.
-    fn claims_of(&mut self, run: &Run, needed: &[LockName]) -> Result<Arc<[Claim]>, Untold> {
+    pub(super) fn claims_of(
+        &mut self,
+        run: &Run,
+        needed: &[LockName],
+    ) -> Result<Arc<[Claim]>, Untold> {
         let of_session = self.claims_in(&run.tickets, needed)?;
         if run.comment.is_empty() {
             return Ok(of_session);
@@ -400,17 +314,6 @@ impl Session {
         });
         Ok(claim.into_iter().collect())
     }
-
-    /// Notes the relations that a forwarded message makes.
-    pub(super) fn note_made(&mut self, ending: Ending) {
-        self.made = ending.made;
-        for name in ending.temporary {
-            // Beyond the bound their writes ask for more than they need.
-            if self.temporary.len() < TEMPORARY_MAX && !self.temporary.contains(&name) {
-                self.temporary.push(name);
-            }
-        }
-    }
 }
 
 /// Adds the claims of a further run. Two tokens for one lock stay both: the gate will tell.
@@ -429,25 +332,9 @@ fn join(claims: &mut Arc<[Claim]>, more: Arc<[Claim]>) {
 }
 
 /// The lock that is needed and not claimed.
-fn missing<'n>(needed: &'n [LockName], claims: &[Claim]) -> Option<&'n LockName> {
+pub(super) fn missing<'n>(needed: &'n [LockName], claims: &[Claim]) -> Option<&'n LockName> {
     let claimed = |lock: &LockName| claims.iter().any(|claim| claim.lock == *lock);
     needed.iter().find(|lock| !claimed(lock))
-}
-
-/// Whether a statement may change the catalog. What a function or a procedure defines is seen when
-/// the catalog is too old, or when it lacks a name.
-fn defines(statement: &Statement) -> bool {
-    const TEMPORARY: Effect = Effect::Create { temporary: true };
-    const LASTING: Effect = Effect::Create { temporary: false };
-    let targets = &statement.uses.targets;
-    if !targets.is_empty() && targets.iter().all(|target| target.effect == TEMPORARY) {
-        return false;
-    }
-    let named = ["CREATE", "ALTER", "DROP", "DDL", "DO"];
-    let word = statement.operation.split(' ').next().unwrap_or_default();
-    named.contains(&word)
-        || targets.iter().any(|target| target.effect == LASTING)
-        || matches!(statement.class, Class::Unknown(_))
 }
 
 /// What is told in the audit of a message: the first statement that is more than control.

@@ -1,5 +1,5 @@
-//! A listener that rejects what no rule covers: Postgres itself holds sessions read-only for as long
-//! as no ticket counts.
+//! A listener that rejects what no rule covers: Postgres itself holds sessions read-only while no
+//! ticket counts.
 
 use crate::client::Client;
 use crate::client::send::{run, sync};

@@ -1,12 +1,12 @@
 //! The permits of one backend session's transactions.
 //!
 //! A transaction holds one permit for each token that it carries, from its first statement to the
-//! ReadyForQuery that ends it: each permit knows the span that it is for, and goes with it.
-//! A later span under the same token takes the permit over.
+//! ReadyForQuery that ends it: each permit knows the span that it is for, and goes with it. A later
+//! span under the same token takes the permit over.
 //!
 //! Invariants:
-//! - a permit is finished when its span is known to have ended with no transaction open, or when the
-//!   session is proven gone;
+//! - a permit is finished when its span is known to have ended with no transaction open, or when
+//!   the session is proven gone;
 //! - otherwise, also when the session's task is dropped, its writes are in doubt and the session is
 //!   condemned;
 //! - there is at most one permit for a lock and token, whatever the length of a transaction.
@@ -182,8 +182,8 @@ impl Flights {
         self.gone = true;
     }
 
-    /// The session is over. What is in flight is finished where it is proven gone; elsewhere it is in
-    /// doubt, and the session is condemned.
+    /// The session is over. What is in flight is finished where it is proven gone; elsewhere it is
+    /// in doubt, and the session is condemned.
     pub(super) fn lose(&mut self) {
         let mut doubts = vec![];
         for flight in self.flights.drain(..) {

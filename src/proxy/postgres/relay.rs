@@ -30,8 +30,8 @@ impl Relay {
         }
     }
 
-    /// Ready when the server has ended and the client has what it sent, or can be sent nothing more.
-    /// A client that ends is told to the server, whose answers it may still wait for.
+    /// Ready when the server has ended and the client has what it sent, or can be sent nothing
+    /// more. A client that ends is told to the server, whose answers it may still wait for.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Relay {
             client,

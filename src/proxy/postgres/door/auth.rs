@@ -1,10 +1,11 @@
 //! Authentication, relayed message by message up to the first ReadyForQuery (PostgreSQL docs
 //! 54.2.1, 54.3).
 //!
-//! What is changed on the way: the mechanisms of SASL that bind to a TLS channel are left out, since
-//! that channel ends here; and the key for cancel requests is ours.
+//! What is changed on the way: the mechanisms of SASL that bind to a TLS channel are left out,
+//! since that channel ends here; and the key for cancel requests is ours.
 
 use super::cancel::CancelKey;
+use super::settings::Parameters;
 use super::{Door, Ended, NO_BACKEND, NOT_AUTHORISED, PROTOCOL_VIOLATION};
 use crate::protocol::postgres::frame::{
     Authentication, BackendMessage, Decoder, FrameError, Next, Side as Sender, sasl_mechanisms,
@@ -25,7 +26,7 @@ pub(super) struct Greeted {
     /// The session's process at the server.
     pub(super) pid: Option<i32>,
     /// What it reported, in order.
-    pub(super) parameters: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub(super) parameters: Parameters,
     /// ReadyForQuery, which the client does not have yet.
     pub(super) ready: Vec<u8>,
 }

@@ -21,12 +21,15 @@ const SHOW: &[u8] = b"SHOW search_path;SHOW default_transaction_isolation;SHOW r
 /// The value of `role` where none was set.
 const NO_ROLE: &str = "none";
 
+/// Names and values that the server reported, in order.
+pub type Parameters = Vec<(Box<[u8]>, Box<[u8]>)>;
+
 /// What a guarded session begins with.
 pub struct Start {
     /// Of its tickets, its path, its isolation.
     pub settings: Settings,
     /// What the server reported.
-    pub parameters: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub parameters: Parameters,
     /// Its process at the server, where that was told.
     pub pid: Option<i32>,
     /// Our port of its backend connection.
@@ -46,7 +49,7 @@ pub(super) async fn ask(
     catalogs: &Catalogs,
     packet: &StartupPacket<'_>,
     tickets: Tickets,
-    (pid, parameters): (Option<i32>, Vec<(Box<[u8]>, Box<[u8]>)>),
+    (pid, parameters): (Option<i32>, Parameters),
     (client, backend): (&mut Side, &mut Side),
 ) -> Result<Start, Ended> {
     let port = backend.local_port()?;

@@ -15,7 +15,8 @@ use crate::proxy::postgres::session::held;
 use crate::proxy::postgres::{Listener, report};
 use crate::token::Token;
 
-/// What stands at the server in the place of tickets that are not genuine, where that is only noted.
+/// What stands at the server in the place of tickets that are not genuine, where that is only
+/// noted.
 const NOT_GENUINE: &str = "invalid";
 
 /// A start-up packet without its tickets.

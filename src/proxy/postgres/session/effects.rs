@@ -1,5 +1,5 @@
-//! What the end of a span brings about, beside its permits: the catalog may have changed, a prepared
-//! transaction is there or is gone.
+//! What the end of a span brings about, beside its permits: the catalog may have changed, a
+//! prepared transaction is there or is gone.
 
 use std::sync::Arc;
 

@@ -1,13 +1,13 @@
 //! Sessions without a ticket on a listener that rejects what no rule covers: Postgres itself holds
 //! them read-only, beside the classification.
 //!
-//! They begin with `default_transaction_read_only = on`, which is set off while a ticket counts, and
-//! on again. What can turn it off is refused to who has no ticket. A read-only session still lets some
-//! writes through (VACUUM, dblink), which the classification refuses; the firm form is a role
-//! without the grants.
+//! They begin with `default_transaction_read_only = on`, which is set off while a ticket counts,
+//! and on again. What can turn it off is refused to who has no ticket. A read-only session still
+//! lets some writes through (VACUUM, dblink), which the classification refuses; the firm form is a
+//! role without the grants.
 //!
-//! Where the setting could not be changed in time (a ticket that is set within a pipeline, or after a
-//! transaction's first query) the server refuses the write: the safe side.
+//! Where the setting could not be changed in time (a ticket that is set within a pipeline, or after
+//! a transaction's first query) the server refuses the write: the safe side.
 
 use super::Session;
 use crate::config::{Mode, PostgresListenerConfig};

@@ -9,7 +9,8 @@ use crate::protocol::postgres::frame::{Bind, Parse, query, rewrite_parse};
 use crate::protocol::postgres::ticket::change::{hide, hide_in_bind};
 use crate::protocol::postgres::ticket::{PARAMETER, Tickets, comment};
 
-/// What stands at the server in the place of tickets that are not genuine, where that is only noted.
+/// What stands at the server in the place of tickets that are not genuine, where that is only
+/// noted.
 const NOT_GENUINE: &str = "invalid";
 
 /// How a signed ticket begins (PASETO v4.public).
@@ -108,8 +109,8 @@ impl Session {
     }
 }
 
-/// Refuses a text that still has a ticket where one could be meant: in a comment that does not count,
-/// in a call that is not the statement's own. Tickets elsewhere are data.
+/// Refuses a text that still has a ticket where one could be meant: in a comment that does not
+/// count, in a call that is not the statement's own. Tickets elsewhere are data.
 fn hidden_text(text: &[u8], hidden: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, Refusal> {
     let left = hidden.as_deref().unwrap_or(text);
     let has = |name: &str| {
@@ -121,7 +122,7 @@ fn hidden_text(text: &[u8], hidden: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, 
     let marked = windows.any(|window| window[0] == TICKET_MARK[0] && window == TICKET_MARK);
     if marked && (has(PARAMETER) || has(comment::KEY)) {
         return Err(Refusal::invalid(
-            "a ticket is set by SET or set_config, or stands in the first or last comment of a text",
+            "a ticket comes by SET or set_config, or in the first or last comment of a text",
         ));
     }
     Ok(hidden)

@@ -6,8 +6,8 @@
 //! session: terminated, and awaited until it is gone. The client learns it by its next statement,
 //! which is refused; the session stays usable, but where it had to be terminated.
 //!
-//! Invariant: while a cancel of ours is on its way nothing of the client's is forwarded: it would hit
-//! that.
+//! Invariant: while a cancel of ours is on its way nothing of the client's is forwarded: it would
+//! hit that.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -126,8 +126,8 @@ impl Session {
         }
     }
 
-    /// Whatever else is wrong with a message, its tickets are presented first: who is late learns that
-    /// before anything else.
+    /// Whatever else is wrong with a message, its tickets are presented first: who is late learns
+    /// that before anything else.
     fn present_first(&mut self, refusal: Refusal, considered: &Considered) -> Weighed {
         if self.listener.config.mode == Mode::Observe {
             return self.refused(refusal, considered);
@@ -298,7 +298,7 @@ impl Session {
         self.resolved.loads = false;
         let against = (Arc::as_ptr(&catalog), self.temporary.len());
         let same = self.resolved.against.as_ref();
-        if !same.is_some_and(|(known, made)| (Arc::as_ptr(known), *made) == against) {
+        if same.is_none_or(|(known, made)| (Arc::as_ptr(known), *made) != against) {
             self.resolved.known.clear();
             self.resolved.against = Some((Arc::clone(&catalog), against.1));
         }

@@ -8,6 +8,7 @@ mod escapes;
 mod fenced;
 mod held;
 mod hidden;
+mod odd;
 mod peers;
 #[path = "../support/postgres/mod.rs"]
 mod postgres;

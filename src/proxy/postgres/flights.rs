@@ -23,7 +23,7 @@ use crate::gate::{Permit, Revoked, Stage};
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
 use crate::protocol::postgres::session::SpanId;
-use crate::proxy::gates::Entry;
+use crate::proxy::gates::{Claim, Entry};
 use crate::token::Token;
 
 struct Flight {
@@ -93,6 +93,27 @@ impl Flights {
             }
             None => false,
         }
+    }
+
+    /// Whether there is a permit for every one of these that nothing newer has come for.
+    pub(super) fn cover(&self, claims: &[Claim]) -> bool {
+        let covered = |claim: &Claim| {
+            self.flights.iter().any(|flight| {
+                flight.permit.token() == claim.token
+                    && *flight.entry.gate().lock() == claim.lock
+                    && !flight.permit.is_revoked()
+            })
+        };
+        claims.iter().all(covered)
+    }
+
+    /// What the open transaction has carried. `unsigned`: its tokens are bare.
+    pub(super) fn claims(&self, unsigned: bool) -> impl Iterator<Item = Claim> {
+        self.flights.iter().map(move |flight| Claim {
+            lock: flight.entry.gate().lock().clone(),
+            token: flight.permit.token(),
+            unsigned,
+        })
     }
 
     /// A permit for this span, of which no byte has left.

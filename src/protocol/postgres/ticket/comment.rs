@@ -66,7 +66,11 @@ fn last(text: &[u8]) -> Option<Range<usize>> {
     let end = trimmed(text).end;
     let body = text[..end].strip_suffix(b"*/")?;
     let start = body.windows(2).rposition(|window| window == b"/*")?;
-    Some(start..end)
+    // One within another is not looked at: blanked, it would leave the outer one open.
+    let before = &body[..start];
+    let opens = before.windows(2).rposition(|window| window == b"/*");
+    let closes = before.windows(2).rposition(|window| window == b"*/");
+    (opens.is_none() || closes > opens).then_some(start..end)
 }
 
 /// A first comment that holds another is not looked at.

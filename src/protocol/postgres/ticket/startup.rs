@@ -43,6 +43,26 @@ pub fn take<'b>(packet: &StartupPacket<'b>) -> Result<StartupTickets<'b>, Refusa
     })
 }
 
+/// The packet without anything that could be a ticket, genuine or not.
+pub fn without(packet: &StartupPacket<'_>) -> Vec<u8> {
+    let mut kept: Vec<(&[u8], Vec<u8>)> = vec![];
+    for (name, value) in &packet.parameters {
+        let text = std::str::from_utf8(name).unwrap_or_default();
+        match text {
+            _ if is_parameter(text) => {}
+            "options" => {
+                let rest = options::take(value).rest;
+                if !rest.is_empty() {
+                    kept.push((*name, rest));
+                }
+            }
+            _ => kept.push((*name, value.to_vec())),
+        }
+    }
+    let kept = kept.iter().map(|(name, value)| (*name, value.as_slice()));
+    startup(packet.version, kept)
+}
+
 impl StartupTickets<'_> {
     /// The packet for the server. `shown` (see [`shown`](super::shown)) stands in the tickets'
     /// place; with `None` nothing does, which is for a pooler that refuses unknown parameters.

@@ -62,7 +62,7 @@ pub(super) async fn ask(
     };
     let text =
         |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
-    let login = text(packet.get("user"));
+    let login = text(packet.get("user").map(cut));
     let session = parameters
         .iter()
         .rev()
@@ -72,7 +72,7 @@ pub(super) async fn ask(
         (_, Some((_, session))) => text(Some(session)),
         (_, None) => login.clone(),
     };
-    let database = text(packet.database());
+    let database = text(packet.database().map(cut));
     let catalog = catalogs.database(&database).map_err(|error| {
         tracing::warn!(%error, "a client is turned away");
         Ended::fatal(NO_BACKEND, "too many databases are in use")
@@ -87,6 +87,12 @@ pub(super) async fn ask(
         database,
         catalog,
     })
+}
+
+/// Names of the start-up packet are cut, not refused (NAMEDATALEN, `ProcessStartupPacket`).
+fn cut(name: &[u8]) -> &[u8] {
+    const NAME_BYTES_MAX: usize = 63;
+    &name[..name.len().min(NAME_BYTES_MAX)]
 }
 
 /// The first column of each row that comes, up to ReadyForQuery. What is not an answer to the query

@@ -7,9 +7,9 @@ use tokio::time::Instant;
 
 use super::first;
 use crate::config::{Mode, Trust};
-use crate::protocol::postgres::frame::{StartupPacket, rewrite_startup, startup as startup_packet};
+use crate::protocol::postgres::frame::{StartupPacket, startup as startup_packet};
 use crate::protocol::postgres::refusal::{Severity, refusal_error};
-use crate::protocol::postgres::ticket::{self, PARAMETER, Tickets, startup};
+use crate::protocol::postgres::ticket::{self, Tickets, startup};
 use crate::protocol::{AfterRefusal, Refusal};
 use crate::proxy::postgres::session::held;
 use crate::proxy::postgres::{Listener, report};
@@ -46,10 +46,9 @@ pub(super) async fn take(
         Ok(taken) => taken,
         Err(refusal) => {
             refused(refusal)?;
-            let other = |name: &[u8]| !name.eq_ignore_ascii_case(PARAMETER.as_bytes());
             return Ok(Taken {
                 tickets: Tickets::default(),
-                packet: rewrite_startup(packet, |name, value| other(name).then(|| value.to_vec())),
+                packet: startup::without(packet),
             });
         }
     };

@@ -4,9 +4,13 @@
 //! Every ticket that a transaction carries is presented with its first statement, on a read as on a
 //! write: it raises, and one that is stale refuses the statement.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tokio::sync::oneshot;
+
+use super::effects::Recorded;
 use super::genuine::{self, Look};
 use super::settle::{self, Settled, Standing, Wanted};
 use super::weigh::Needs;
@@ -18,7 +22,6 @@ use crate::protocol::postgres::resolve::Catalog;
 use crate::protocol::postgres::session::SpanId;
 use crate::protocol::postgres::ticket::Tickets;
 use crate::proxy::gates::Claim;
-use crate::proxy::postgres::prepared::Use;
 
 /// Most times that a message is settled anew before it is told busy.
 const ROUNDS_MAX: usize = 64;
@@ -29,13 +32,13 @@ pub(super) struct Admission {
     verifying: Option<(Tickets, Waiting<()>)>,
     loading: Option<Waiting<Arc<Catalog>>>,
     settling: Option<Waiting<(Vec<Settled>, Standing)>>,
-    recording: Option<Waiting<Use>>,
+    recording: Option<oneshot::Receiver<Result<Recorded, Refusal>>>,
     /// A catalog that was loaded for this message.
     pub(super) catalog: Option<Arc<Catalog>>,
     /// It was loaded again for a name that was not in it.
     pub(super) reloaded: bool,
-    /// The name that this message prepares a transaction under, on disk.
-    pub(super) recorded: Option<Use>,
+    /// Names that this message prepares transactions under, on disk.
+    pub(super) recorded: Vec<Recorded>,
     /// Tickets that were found not to be genuine, after keys were asked for.
     unverified: Option<(Tickets, Refusal)>,
     refused: Option<Refusal>,
@@ -56,7 +59,7 @@ impl Admission {
             || self.rounds > 0
             || self.refused.is_some()
             || self.unverified.is_some()
-            || self.recorded.is_some()
+            || !self.recorded.is_empty()
             || self.is_waiting();
         if used {
             *self = Admission::default();
@@ -116,11 +119,13 @@ impl Session {
             return true;
         }
         if let Some(recording) = &mut admission.recording {
-            let Poll::Ready(outcome) = recording.as_mut().poll(cx) else {
+            let Poll::Ready(outcome) = Pin::new(recording).poll(cx) else {
                 return false;
             };
             admission.recording = None;
-            admission.recorded = admission.refuse(outcome);
+            let ended = |_| Err(Refusal::busy("the proxy is shutting down", RETRY_AFTER));
+            let recorded = admission.refuse(outcome.unwrap_or_else(ended));
+            admission.recorded.extend(recorded);
             return true;
         }
         let Some(settling) = &mut admission.settling else {
@@ -160,8 +165,14 @@ impl Session {
     /// Has a name put on disk under which a transaction is to be prepared.
     pub(super) fn begin_recording(&mut self, gid: &str, claims: Arc<[Claim]>) {
         let (prepared, gid) = (self.listener.prepared.clone(), gid.to_owned());
-        let recording = async move { prepared.record(&gid, &claims).await };
-        self.admission.recording = Some(Box::pin(recording));
+        let (told, recording) = oneshot::channel();
+        // Apart, so that a client that goes away leaves no row that nobody takes back.
+        self.listener.control.spawn(async move {
+            let recorded = prepared.record(&gid, &claims).await;
+            let recorded = recorded.map(|used| Recorded::new(prepared, gid.into(), used));
+            let _ = told.send(recorded);
+        });
+        self.admission.recording = Some(recording);
     }
 
     /// May it pass?
@@ -172,7 +183,9 @@ impl Session {
         {
             return Admitted::Refused(refusal.clone());
         }
-        let passed = match needs.asks {
+        // A bare token may be another lock's than before, though its text is the same.
+        let asks = needs.asks || !self.flights.cover(&needs.claims);
+        let passed = match asks {
             true => self.pass(&needs.claims, needs.span, needs.may_commit),
             false => self.step(needs.may_commit),
         };

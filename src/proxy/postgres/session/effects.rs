@@ -15,14 +15,47 @@ pub(super) struct Ending {
     pub(super) distrusts: bool,
     /// It may change the catalog.
     pub(super) defines: bool,
+    /// It may change what existing names mean or do.
+    pub(super) shifts: bool,
     /// Temporary relations that it makes.
     pub(super) temporary: Vec<Box<str>>,
     /// Tables of its transaction that the catalog does not have yet, behind it.
     pub(super) made: Vec<RelationName>,
-    /// It prepares a transaction under this name.
-    pub(super) prepares: Option<(Box<str>, Use)>,
-    /// It ends what is prepared under this name.
-    pub(super) ends_prepared: Option<(Box<str>, Use)>,
+    /// It prepares transactions under these names.
+    pub(super) prepares: Vec<Recorded>,
+    /// It ends what is prepared under these names.
+    pub(super) ends_prepared: Vec<(Box<str>, Use)>,
+}
+
+/// A name that is on disk, and is taken back where its PREPARE TRANSACTION is not forwarded.
+pub(super) struct Recorded {
+    prepared: Prepared,
+    gid: Box<str>,
+    used: Use,
+    forwarded: bool,
+}
+
+impl Recorded {
+    pub(super) fn new(prepared: Prepared, gid: Box<str>, used: Use) -> Recorded {
+        Recorded {
+            prepared,
+            gid,
+            used,
+            forwarded: false,
+        }
+    }
+
+    pub(super) fn gid(&self) -> &str {
+        &self.gid
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        if !self.forwarded {
+            self.prepared.failed(&self.gid, self.used);
+        }
+    }
 }
 
 /// What is awaited of the spans on their way.
@@ -30,6 +63,8 @@ pub(super) struct Ending {
 pub(super) struct Effects {
     /// The catalog may have changed when this span has ended.
     defined: Option<SpanId>,
+    /// Existing names may mean something else until this span has ended: the catalog does not tell.
+    shifted: Option<SpanId>,
     /// Names of prepared transactions on their way.
     names: Vec<Named>,
     /// The server has said why it ends the session.
@@ -51,18 +86,29 @@ impl Effects {
         if ending.defines {
             self.defined = Some(span);
         }
-        for (prepares, name) in [
-            (true, ending.prepares.take()),
-            (false, ending.ends_prepared.take()),
-        ] {
-            self.names.extend(name.map(|(gid, used)| Named {
-                gid,
-                used,
-                span,
-                prepares,
-                failed: false,
-            }));
+        if ending.shifts {
+            self.shifted = Some(span);
         }
+        let named = |prepares: bool, gid: Box<str>, used: Use| Named {
+            gid,
+            used,
+            span,
+            prepares,
+            failed: false,
+        };
+        for mut recorded in ending.prepares.drain(..) {
+            recorded.forwarded = true;
+            let gid = std::mem::take(&mut recorded.gid);
+            self.names.push(named(true, gid, recorded.used));
+        }
+        let ends = ending.ends_prepared.drain(..);
+        self.names
+            .extend(ends.map(|(gid, used)| named(false, gid, used)));
+    }
+
+    /// Whether a change of the catalog is on its way, or not committed.
+    pub(super) fn shifts(&self) -> bool {
+        self.shifted.is_some()
     }
 
     /// The server told an error in this span.
@@ -78,6 +124,7 @@ impl Effects {
             self.defined = None;
             database.outdated();
         }
+        self.shifted = self.shifted.filter(|shifted| *shifted > span);
         for name in self.names.extract_if(.., |name| name.span <= span) {
             match (name.prepares, name.failed) {
                 (true, true) => prepared.failed(&name.gid, name.used),

@@ -89,6 +89,20 @@ impl Session {
         self.desert();
     }
 
+    /// A ticket stands in a text of which the server has a part: it must not get the rest, and
+    /// without its end it neither runs nor logs it.
+    pub(super) fn cut(&mut self) {
+        let refusal = Refusal::malformed(
+            "a ticket is not taken out of a text that is too long to be looked at",
+        );
+        self.report(&refusal, "message");
+        self.client.send(&refusal_error(&refusal, Severity::Fatal));
+        self.hears = false;
+        self.effects.lose(&self.database);
+        self.flights.lose();
+        self.phase = Phase::Flushing(Box::pin(tokio::time::sleep(FAREWELL_MAX)));
+    }
+
     /// The client says nothing more. Whether that changes anything.
     pub(super) fn desert(&mut self) -> bool {
         match self.phase {

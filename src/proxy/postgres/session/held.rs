@@ -11,6 +11,7 @@
 
 use super::Session;
 use crate::config::{Mode, PostgresListenerConfig};
+use crate::protocol::postgres::classify::{Class, SessionControl};
 use crate::protocol::postgres::session::{Considered, may_turn_read_write};
 use crate::protocol::{Refusal, Unmatched};
 
@@ -33,6 +34,8 @@ pub(super) enum Held {
     ButHere,
     /// It does not, while a ticket counts.
     Not,
+    /// The client has reset it to what the session began with.
+    Unsure,
 }
 
 /// Whether sessions without a ticket begin so.
@@ -68,18 +71,35 @@ impl Session {
                 self.held = Held::Now;
                 true
             }
+            (Held::Unsure, true) => self.hold(Held::Not, LET_GO),
+            (Held::Unsure, false) => self.hold(Held::Now, HOLD),
             (Held::Never | Held::Now | Held::Not, _) => false,
         }
     }
 
     /// A message under a ticket is about to be forwarded. Whether something goes before it.
     pub(super) fn let_go(&mut self) -> bool {
-        if self.held != Held::Now || !self.is_between() {
+        if !matches!(self.held, Held::Now | Held::Unsure) || !self.is_between() {
             return false;
         }
         match self.core.in_transaction() {
             true => self.let_go_here(),
             false => self.hold(Held::Not, LET_GO),
+        }
+    }
+
+    /// A message is forwarded that may reset the setting.
+    pub(super) fn note_reset(&mut self, considered: &Considered) {
+        let resets = considered.runs.iter().any(|run| {
+            let class = &run.statement.class;
+            let all = matches!(
+                class,
+                Class::Session(SessionControl::ResetAll | SessionControl::DiscardAll)
+            );
+            all || matches!(class, Class::Unknown(_)) || run.statement.may_commit_inside()
+        });
+        if resets && self.held != Held::Never {
+            self.held = Held::Unsure;
         }
     }
 

@@ -7,7 +7,7 @@ use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::Classified;
 use crate::protocol::postgres::frame::{Bind, Parse, query, rewrite_parse};
 use crate::protocol::postgres::ticket::change::{hide, hide_in_bind};
-use crate::protocol::postgres::ticket::{PARAMETER, Tickets, comment};
+use crate::protocol::postgres::ticket::{Tickets, comment};
 
 /// What stands at the server in the place of tickets that are not genuine, where that is only
 /// noted.
@@ -15,6 +15,9 @@ const NOT_GENUINE: &str = "invalid";
 
 /// How a signed ticket begins (PASETO v4.public).
 const TICKET_MARK: &[u8] = b"v4.public.";
+/// What stands before a ticket that is meant as one: the parameter, however it is quoted, or the
+/// key of a comment.
+const NAMES: [&[u8]; 2] = [b"ringfence", comment::KEY.as_bytes()];
 
 /// The bytes that are forwarded.
 pub(super) enum Hidden {
@@ -113,19 +116,49 @@ impl Session {
 /// count, in a call that is not the statement's own. Tickets elsewhere are data.
 fn hidden_text(text: &[u8], hidden: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, Refusal> {
     let left = hidden.as_deref().unwrap_or(text);
-    let has = |name: &str| {
-        let mut windows = left.windows(name.len());
-        windows.any(|window| window.eq_ignore_ascii_case(name.as_bytes()))
-    };
-    // Most texts are through with this.
-    let mut windows = left.windows(TICKET_MARK.len());
-    let marked = windows.any(|window| window[0] == TICKET_MARK[0] && window == TICKET_MARK);
-    if marked && (has(PARAMETER) || has(comment::KEY)) {
+    // Most texts are through with the first.
+    if contains(left, TICKET_MARK) && NAMES.iter().any(|name| contains(left, name)) {
         return Err(Refusal::invalid(
             "a ticket comes by SET or set_config, or in the first or last comment of a text",
         ));
     }
     Ok(hidden)
+}
+
+fn contains(text: &[u8], word: &[u8]) -> bool {
+    let first = word[0].to_ascii_lowercase();
+    let mut windows = text.windows(word.len());
+    windows.any(|it| it[0].to_ascii_lowercase() == first && it.eq_ignore_ascii_case(word))
+}
+
+/// Looks for tickets in a text that is too long to be held, part by part.
+pub(super) struct Watch {
+    /// What words that are cut by parts begin with.
+    tail: Vec<u8>,
+    named: bool,
+}
+
+impl Watch {
+    /// Behind the beginning of a text, in which no ticket was found.
+    pub(super) fn behind(head: &[u8]) -> Watch {
+        let mut watch = Watch {
+            tail: vec![],
+            named: false,
+        };
+        watch.finds(head);
+        watch
+    }
+
+    /// Whether a ticket stands in this part, or ends in it, where one could be meant.
+    pub(super) fn finds(&mut self, part: &[u8]) -> bool {
+        const OVERLAP_BYTES: usize = 16;
+        self.tail.extend_from_slice(part);
+        self.named |= NAMES.iter().any(|name| contains(&self.tail, name));
+        let found = self.named && contains(&self.tail, TICKET_MARK);
+        let kept = self.tail.len().saturating_sub(OVERLAP_BYTES);
+        self.tail.drain(..kept);
+        found
+    }
 }
 
 enum Shown {

@@ -127,6 +127,8 @@ struct Session {
     core: Core,
     /// What becomes of the rest of a client's long message.
     streamed: Option<requests::Streamed>,
+    /// Looks for tickets in the rest of a long text.
+    watch: Option<hide::Watch>,
     /// What becomes of the rest of a server's long message.
     delivered: Option<replies::Delivered>,
     identity: Identity,
@@ -149,6 +151,8 @@ struct Session {
     /// Why the last transaction was rolled back under the client.
     lost_to: Option<Refusal>,
     phase: Phase,
+    /// The client has said all that it will say.
+    client_ended: bool,
     /// The client still gets what the server answers.
     hears: bool,
     _key: Option<CancelKey>,
@@ -176,6 +180,7 @@ impl Session {
             replies: Decoder::new(Sender::Server),
             core,
             streamed: None,
+            watch: None,
             delivered: None,
             identity: Identity {
                 pid: start.pid,
@@ -198,6 +203,7 @@ impl Session {
             revocation: Revocation::default(),
             lost_to: None,
             phase: Phase::Open,
+            client_ended: false,
             hears: true,
             _key: key,
             listener,
@@ -217,6 +223,7 @@ impl Session {
             moved |= self.poll_receive_client(cx);
             moved |= self.poll_phase(cx);
             moved |= !moved && self.poll_revocation(cx);
+            moved |= !moved && self.client_ended && self.takes_requests() && self.desert();
             if self.phase == Phase::Over {
                 return Poll::Ready(());
             }
@@ -258,13 +265,18 @@ impl Session {
 
     fn poll_receive_client(&mut self, cx: &mut Context<'_>) -> bool {
         // Also while nothing is taken: the client's end must be seen. What it sends waits here.
-        if self.client.received.len() >= UNREAD_BYTES_MAX || !self.phase.has_client() {
+        let full = self.client.received.len() >= UNREAD_BYTES_MAX;
+        if full || self.client_ended || !self.phase.has_client() {
             return false;
         }
         match self.client.poll_receive(cx) {
             Received::Nothing => false,
             Received::Some => true,
-            Received::Ended => self.desert(),
+            Received::Ended => {
+                // What it sent before is still dealt with.
+                self.client_ended = true;
+                true
+            }
         }
     }
 

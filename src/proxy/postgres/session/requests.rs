@@ -6,7 +6,7 @@
 
 use super::effects::Ending;
 use super::end::Phase;
-use super::hide::Hidden;
+use super::hide::{Hidden, Watch};
 use super::weigh::{Weighed, operation_of};
 use super::{Session, WAITING_BYTES_MAX};
 use crate::config::Mode;
@@ -60,7 +60,8 @@ impl Session {
         taken > 0 || self.admission.is_waiting()
     }
 
-    fn takes_requests(&self) -> bool {
+    /// Whether the next message can be looked at now.
+    pub(super) fn takes_requests(&self) -> bool {
         let open = match self.phase {
             Phase::Open => true,
             Phase::Ending(_) => self.core.in_transaction(),
@@ -102,6 +103,10 @@ impl Session {
                     self.take_beginning(tag, head, raw)
                 }
                 Next::Part { raw, .. } => {
+                    if self.watch.as_mut().is_some_and(|watch| watch.finds(raw)) {
+                        self.cut();
+                        return bytes.len();
+                    }
                     if self.streamed == Some(Streamed::Forwarded) {
                         self.backend.send(raw);
                     }
@@ -127,6 +132,7 @@ impl Session {
             self.requests = decoder;
             if self.requests.is_between_messages() {
                 self.streamed = None;
+                self.watch = None;
             }
             self.admission.forget();
         }
@@ -189,11 +195,7 @@ impl Session {
     /// The values of a Bind matter only where they may hold a ticket.
     fn take_bind(&mut self, payload: &[u8], raw: Raw<'_>) -> Result<Taken, FrameError> {
         let (portal, statement) = Bind::names(payload)?;
-        let sets = |statement: &[u8]| {
-            let statements = self.core.bound_statements(statement);
-            statements.iter().any(|it| !it.uses.set_configs.is_empty())
-        };
-        if !sets(statement) {
+        if !self.sets_config(statement) {
             let message = Message::BindHead(portal, statement);
             return Ok(self.take(message, Hidden::AsIs, raw));
         }
@@ -202,6 +204,12 @@ impl Session {
         };
         let hidden = self.hide_in_bind(&bind);
         Ok(self.take(Message::Bind(&bind), hidden, raw))
+    }
+
+    /// Whether a statement calls set_config.
+    fn sets_config(&self, statement: &[u8]) -> bool {
+        let statements = self.core.bound_statements(statement);
+        statements.iter().any(|it| !it.uses.set_configs.is_empty())
     }
 
     /// A message that is too long to be looked into: what it does is not known.
@@ -216,7 +224,13 @@ impl Session {
             b'P' => Message::Parse(Parse::name(head)?, head, &unread),
             b'B' => {
                 let (portal, statement) = Bind::names(head)?;
-                Message::BindHead(portal, statement)
+                let message = Message::BindHead(portal, statement);
+                if self.sets_config(statement) {
+                    let detail = "settings are not taken out of a Bind that is too long to be \
+                                  looked at";
+                    return Ok(self.refuse_unread(message, Refusal::invalid(detail)));
+                }
+                message
             }
             b'F' => Message::FunctionCall,
             _ => return Err(FrameError::UnknownType { tag }),
@@ -239,7 +253,10 @@ impl Session {
             },
             _ => Hidden::AsIs,
         };
-        Ok(self.take(message, hidden, raw))
+        let taken = self.take(message, hidden, raw);
+        let is_text = matches!(message, Message::Query(..) | Message::Parse(..));
+        self.watch = is_text.then(|| Watch::behind(head));
+        Ok(taken)
     }
 
     fn take(&mut self, message: Message<'_>, hidden: Hidden, raw: Raw<'_>) -> Taken {
@@ -295,6 +312,7 @@ impl Session {
     fn forward(&mut self, considered: Considered, mut ending: Ending, bytes: &[u8]) {
         let (span, runs) = (considered.span, !considered.runs.is_empty());
         self.revocation.note_commit(&considered);
+        self.note_reset(&considered);
         let forward = self.core.forward(considered);
         self.backend.send(&forward.before);
         self.backend.send(bytes);

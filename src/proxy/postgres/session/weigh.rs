@@ -3,15 +3,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::effects::Ending;
 use super::genuine::{Genuine, Look};
+use super::settle::Standing;
 use super::{Session, admit::Admitted, settle};
-use crate::config::Mode;
+use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::{
-    Class, Effect, Statement, TEXT_BYTES_CACHED_MAX, TransactionControl,
+    Class, Effect, RelationName, Statement, TEXT_BYTES_CACHED_MAX, TransactionControl,
 };
 use crate::protocol::postgres::resolve::{
     Catalog, Required, Resolution, View, follow_made, resolve,
@@ -69,8 +71,8 @@ impl From<Refusal> for Untold {
 pub(super) struct Resolved {
     /// Against this catalog, with so many temporary relations.
     against: Option<(Arc<Catalog>, usize)>,
-    /// Observing, the catalog is on its way.
-    loads: bool,
+    /// The catalog is on its way, and nobody waits for it.
+    loads: Arc<AtomicBool>,
     /// By the addresses of statement and path, which are kept alive beside.
     known: HashMap<(usize, usize), Kept>,
 }
@@ -184,9 +186,9 @@ impl Session {
             if let Some(lock) = missing(&needed, &of_run) {
                 return Err(Refusal::missing(lock.clone()).into());
             }
-            self.note_prepare(run, &of_run, &mut ending)?;
             writes |= !needed.is_empty();
             join(&mut claims, of_run);
+            self.note_prepare(run, &claims, &mut ending)?;
         }
         let needs = Needs {
             claims,
@@ -203,8 +205,15 @@ impl Session {
         if let Class::Transaction(control) = &run.statement.class {
             return self.locks_of_control(control, ending);
         }
+        let shifted = ending.shifts || self.effects.shifts();
+        if shifted && names_existing(&run.statement, &ending.made) {
+            ending.defines |= defines(&run.statement);
+            ending.distrusts |= run.statement.uses.everything.is_some();
+            return self.locks_of_anything();
+        }
         let resolution = self.resolution_of(run, ending)?;
         ending.distrusts |= resolution.everything.is_some();
+        ending.shifts |= shifts(&run.statement);
         if ending.made.len() < MADE_MAX {
             follow_made(&mut ending.made, &run.statement);
         }
@@ -224,6 +233,16 @@ impl Session {
         }
     }
 
+    /// The locks of what cannot be told: all that the rules name for this database.
+    fn locks_of_anything(&self) -> Result<Vec<LockName>, Untold> {
+        let rules = &self.listener.config.rules;
+        match rules.everything(&self.identity.database) {
+            Required::Write(locks) => Ok(locks),
+            Required::Unclassified(why) => Err(Refusal::unclassified(why).into()),
+            Required::Read | Required::Temporary => Ok(vec![]),
+        }
+    }
+
     fn locks_of_control(
         &self,
         control: &TransactionControl,
@@ -236,7 +255,7 @@ impl Session {
         };
         match self.listener.prepared.look(gid) {
             Some(known) => {
-                ending.ends_prepared = Some((gid.clone(), known.last));
+                ending.ends_prepared.push((gid.clone(), known.last));
                 Ok(known.locks)
             }
             // Nothing, or what somebody has prepared past this proxy.
@@ -272,16 +291,19 @@ impl Session {
         if self.listener.config.mode == Mode::Observe {
             return Ok(());
         }
-        match self.admission.recorded {
-            Some(used) => {
-                ending.prepares = Some((gid.clone(), used));
-                Ok(())
-            }
-            None => {
-                self.begin_recording(gid, Arc::clone(claims));
-                Err(Untold::Later)
-            }
+        let recorded = &mut self.admission.recorded;
+        if let Some(at) = recorded.iter().position(|it| it.gid() == &**gid) {
+            ending.prepares.push(recorded.remove(at));
+            return Ok(());
         }
+        // What was recorded for this message before stays with it until it is forwarded.
+        recorded.append(&mut ending.prepares);
+        // Whatever the transaction has carried since it began: it is applied with the rest.
+        let mut all = Arc::clone(claims);
+        let unsigned = self.listener.config.trust == Trust::Unsigned;
+        join(&mut all, self.flights.claims(unsigned).collect());
+        self.begin_recording(gid, all);
+        Err(Untold::Later)
     }
 
     fn resolution_of(&mut self, run: &Run, ending: &Ending) -> Result<Arc<Resolution>, Untold> {
@@ -292,10 +314,13 @@ impl Session {
                 self.load_aside();
                 return Err(Untold::Unobserved);
             }
+            if let Some(resolution) = self.whatever_it_is(run)? {
+                self.load_aside();
+                return Ok(resolution);
+            }
             self.begin_loading(None);
             return Err(Untold::Later);
         };
-        self.resolved.loads = false;
         let against = (Arc::as_ptr(&catalog), self.temporary.len());
         let same = self.resolved.against.as_ref();
         if same.is_none_or(|(known, made)| (Arc::as_ptr(known), *made) != against) {
@@ -317,6 +342,9 @@ impl Session {
         let rules = &self.listener.config.rules;
         let resolution = resolve(&run.statement, &run.executed, &view, rules);
         if resolution.missing && !self.admission.reloaded && !observes {
+            if let Some(resolution) = self.whatever_it_is(run)? {
+                return Ok(resolution);
+            }
             self.begin_loading(Some(catalog));
             return Err(Untold::Later);
         }
@@ -337,9 +365,33 @@ impl Session {
         Ok(resolution)
     }
 
+    /// What a run needs at most, where its tickets are enough for that: no catalog needs to be
+    /// waited for.
+    fn whatever_it_is(&mut self, run: &Run) -> Result<Option<Arc<Resolution>>, Untold> {
+        if matches!(self.standing, Standing::Unfit(_)) {
+            return Ok(None);
+        }
+        let Ok(locks) = self.locks_of_anything() else {
+            return Ok(None);
+        };
+        let claims = self.claims_of(run, &locks)?;
+        if missing(&locks, &claims).is_some() {
+            return Ok(None);
+        }
+        let uses = &run.statement.uses;
+        let acts = !uses.functions.is_empty() || !run.executed.is_empty();
+        Ok(Some(Arc::new(Resolution {
+            required: Required::Write(locks),
+            missing: false,
+            everything: uses.everything.or(acts.then_some("it may do anything")),
+        })))
+    }
+
     /// Has the catalog loaded while nobody waits for it.
     fn load_aside(&mut self) {
-        if std::mem::replace(&mut self.resolved.loads, true) {
+        // Relaxed: it only keeps one session from asking again and again.
+        let loads = Arc::clone(&self.resolved.loads);
+        if loads.swap(true, Ordering::Relaxed) {
             return;
         }
         let database = Arc::clone(&self.database);
@@ -347,6 +399,7 @@ impl Session {
             if let Err(error) = database.get().await {
                 settle::not_loaded(&error);
             }
+            loads.store(false, Ordering::Relaxed);
         });
     }
 
@@ -448,6 +501,37 @@ fn defines(statement: &Statement) -> bool {
     named.contains(&word)
         || targets.iter().any(|target| target.effect == LASTING)
         || matches!(statement.class, Class::Unknown(_))
+}
+
+/// Whether a statement may change what existing names mean or do: a rule, a view, a function. Until
+/// it is committed no catalog tells of it.
+fn shifts(statement: &Statement) -> bool {
+    const PLAIN: [&str; 8] = [
+        "CREATE TABLE",
+        "CREATE TABLE AS",
+        "CREATE INDEX",
+        "CREATE SEQUENCE",
+        "CREATE SCHEMA",
+        "DROP",
+        "SELECT",
+        "COMMENT",
+    ];
+    let alone = statement.uses.targets.len() == 1 || statement.operation != "CREATE TABLE";
+    defines(statement) && !(alone && PLAIN.contains(&statement.operation))
+}
+
+/// Whether a statement names anything but tables that its transaction has made.
+fn names_existing(statement: &Statement, made: &[RelationName]) -> bool {
+    let uses = &statement.uses;
+    let is_made = |name: &RelationName| made.contains(name);
+    let relations = uses.targets.iter().map(|target| &target.relation);
+    let mut relations = relations.chain(&uses.reads);
+    !relations.all(is_made)
+        || !uses.functions.is_empty()
+        || !uses.operators.is_empty()
+        || !uses.casts.is_empty()
+        || uses.everything.is_some()
+        || statement.executes.is_some()
 }
 
 /// What is told in the audit of a message: the first statement that is more than control.

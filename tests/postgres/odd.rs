@@ -1,0 +1,145 @@
+//! What is easily forgotten: tokens that change their lock, transactions that carry several tickets,
+//! texts that are too long to be looked at, catalogs that change within a transaction.
+
+use crate::client::Client;
+use crate::client::send::{bind, execute, parse, query, sync};
+use crate::postgres::Options;
+use crate::stack::{ORDERS, sign};
+use crate::world::{WRITE, World};
+
+/// Two locks in one database.
+const TWO: &str = "[[listener.rule]]\nlock = \"orders\"\ntable = \"public.orders\"\n\
+     [[listener.rule]]\nlock = \"plain\"\ntable = \"public.plain\"\n";
+
+#[test]
+fn a_bare_token_is_presented_for_each_lock_that_it_is_used_for() {
+    let world = World::with(|setup| setup.with("trust = \"unsigned\"").with_rules(TWO));
+    let address = world.proxy.address();
+    let mut old = Client::connect_with(address, &[("ringfence.token", "5")]);
+    old.query("BEGIN").ok();
+    old.query("INSERT INTO plain VALUES (1, 'x')").ok();
+    let mut new = Client::connect_with(address, &[("ringfence.token", "6")]);
+    new.query(WRITE).ok();
+    let told = old.query("UPDATE orders SET note = 'late'");
+    assert_eq!(told.refused("RF001").json()["lock"], "orders");
+    old.query("ROLLBACK").ok();
+    assert_eq!(world.order(), "written");
+}
+
+#[test]
+fn what_is_prepared_needs_the_tickets_of_all_that_it_holds() {
+    let world = World::with(|setup| setup.with_rules(TWO));
+    let key = &world.proxy.key;
+    let set = |lock: &str, token| {
+        let ticket = sign(key, lock, token);
+        format!("SET LOCAL ringfence.token = '{ticket}'")
+    };
+    let mut old = world.proxy.client();
+    old.query("BEGIN").ok();
+    old.query(&set("orders", 5)).ok();
+    old.query(WRITE).ok();
+    old.query(&set("plain", 9)).ok();
+    old.query("PREPARE TRANSACTION 'both'").ok();
+    let plain = sign(key, "plain", 9);
+    let address = world.proxy.address();
+    let mut half = Client::connect_with(address, &[("ringfence.token", &plain)]);
+    let told = half.query("COMMIT PREPARED 'both'");
+    assert_eq!(told.refused("RF002").json()["lock"], "orders");
+    let both = format!("{plain},{}", sign(key, "orders", 5));
+    let mut holder = Client::connect_with(address, &[("ringfence.token", &both)]);
+    holder.query("COMMIT PREPARED 'both'").ok();
+    assert_eq!(world.order(), "written");
+}
+
+#[test]
+fn two_transactions_that_one_text_prepares_are_both_known() {
+    let world = World::new();
+    let mut holder = world.proxy.holder(1);
+    let insert = |n: u8| format!("BEGIN; INSERT INTO plain VALUES ({n}, 'x')");
+    let text = format!(
+        "{}; PREPARE TRANSACTION 'a'; {}; PREPARE TRANSACTION 'b'",
+        insert(1),
+        insert(2)
+    );
+    holder.query(&text).ok();
+    let mut nobody = world.proxy.client();
+    for name in ["a", "b"] {
+        nobody
+            .query(&format!("COMMIT PREPARED '{name}'"))
+            .refused("RF002");
+        holder.query(&format!("COMMIT PREPARED '{name}'")).ok();
+    }
+}
+
+#[test]
+fn a_ticket_far_behind_in_a_long_text_does_not_reach_the_server() {
+    let settings = [("log_statement", "all".to_owned())];
+    let options = Options {
+        settings: settings.to_vec(),
+        ..Options::default()
+    };
+    let world = World::on(options, |setup| setup);
+    let ticket = world.proxy.ticket(1);
+    let value = "x".repeat(600 << 10);
+    let text = format!("INSERT INTO plain VALUES (1, '{value}') /*fencing_token='{ticket}'*/");
+    let mut client = world.proxy.holder(1);
+    let told = client.query(&text);
+    assert_eq!((told.code(), told.status), ("RF003", 0));
+    let mut client = world.proxy.holder(1);
+    client
+        .ask(&[parse("s", "SELECT set_config($1, $2, false), $3"), sync()].concat())
+        .ok();
+    let values = ["ringfence.token", &*ticket, &*value];
+    let told = client.ask(&[bind("", "s", &values), execute("", 0), sync()].concat());
+    told.refused("RF003");
+    client.query("SELECT 'still there'").ok();
+    let log = world.server.log();
+    assert!(log.contains("still there"));
+    assert!(!log.contains(&ticket[10..]), "the log has a ticket");
+    let written = world.direct().query("SELECT count(*) FROM plain").value();
+    assert_eq!(written, "0");
+}
+
+#[test]
+fn what_a_transaction_defines_is_not_resolved_by_what_was_there_before() {
+    let world = World::with(|setup| setup.with_rules(ORDERS));
+    world
+        .direct()
+        .query("CREATE TABLE free (a int); CREATE VIEW seen AS SELECT * FROM free")
+        .ok();
+    for escape in [
+        [
+            "CREATE RULE r AS ON INSERT TO free DO ALSO UPDATE orders SET note = 'escaped'",
+            "INSERT INTO free VALUES (1)",
+        ],
+        [
+            "DROP VIEW seen; CREATE VIEW seen AS SELECT * FROM orders",
+            "DELETE FROM seen",
+        ],
+    ] {
+        let mut client = world.proxy.client();
+        let text = format!("BEGIN; {}; {}; COMMIT", escape[0], escape[1]);
+        client.query(&text).refused("RF002");
+        client.query("BEGIN").ok();
+        client.query(escape[0]);
+        let told = client.query(escape[1]);
+        assert_ne!(told.code(), "", "{escape:?}: {told:?}");
+        client.query("ROLLBACK").ok();
+    }
+    assert_eq!(world.order(), "first");
+    // Tables of its own are not in doubt.
+    let mut client = world.proxy.client();
+    client
+        .query("BEGIN; CREATE TABLE fresh (a int); INSERT INTO fresh VALUES (1); COMMIT")
+        .ok();
+}
+
+#[test]
+fn a_client_that_only_listens_any_more_gets_its_answer() {
+    let world = World::new();
+    let mut client = world.proxy.holder(1);
+    client.send(&query("SELECT 'heard'"));
+    client.shut_down();
+    assert_eq!(client.answer().value(), "heard");
+    assert!(client.has_ended());
+}

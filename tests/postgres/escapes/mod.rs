@@ -202,7 +202,7 @@ fn somebody_elses_prepared_writes_are_not_committed_without_a_ticket() {
 }
 
 /// Where unmatched writes are rejected it is Postgres itself that holds sessions without a ticket
-/// read-only: a rule's mistake about a function does not open it.
+/// read-only: a mistake about a function, named with its schema as the rules ask, does not open it.
 #[test]
 fn what_is_wrongly_named_as_reading_does_not_write_where_writes_are_rejected() {
     let reading = "reading_functions = [\"public.sneak\"]";
@@ -214,11 +214,11 @@ fn what_is_wrongly_named_as_reading_does_not_write_where_writes_are_rejected() {
         world.direct().query(sql).ok();
     }
     let mut client = world.proxy.client();
-    client.query("SELECT sneak()").refused("25006");
+    client.query("SELECT public.sneak()").refused("25006");
     client.query("BEGIN").ok();
-    client.query("SELECT sneak()").refused("25006");
+    client.query("SELECT public.sneak()").refused("25006");
     client.query("ROLLBACK").ok();
-    client.run("SELECT sneak()", &[]).refused("25006");
+    client.run("SELECT public.sneak()", &[]).refused("25006");
     unharmed(&world, "named as reading");
     // With a ticket it is as free as any.
     world.proxy.holder(1).query("SELECT sneak()").ok();

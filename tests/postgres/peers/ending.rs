@@ -116,12 +116,6 @@ fn a_goodbye_behind_a_statement_comes_after_its_answer() {
         let answer = client.ask(&[series, terminate()].concat());
         assert_eq!((answer.rows.len(), answer.code()), (5000, ""), "{way}");
         assert!(client.has_ended(), "{way}");
-        // As good by the end of what the client sends.
-        let (_, mut client) = three.sessions().into_iter().find(|it| it.0 == way).unwrap();
-        client.send(&query("SELECT 'last'"));
-        client.shut_down();
-        let answer = client.answer();
-        assert_eq!(answer.value(), "last", "{way}");
     }
 }
 

@@ -2,127 +2,15 @@
 //! one table is and everything else is rejected, and where everything else passes. None may write,
 //! and the client is told.
 
+mod texts;
+
 use crate::client::Client;
 use crate::client::send::{bind, execute, function_call, parse, query, sync};
 use crate::stack::ORDERS;
 use crate::world::{WRITE, World};
+use texts::{BY_QUERIES, EXTENSION, GADGETS, PASSES_READ_ONLY};
 
 const REJECTING: &str = "unmatched = \"reject\"";
-
-/// What the escapes need, made past the proxy.
-const GADGETS: &[&str] = &[
-    "CREATE FUNCTION public.sneak() RETURNS int LANGUAGE sql AS \
-     $$UPDATE public.orders SET note = 'written' RETURNING id$$",
-    "CREATE PROCEDURE public.commits_inside() LANGUAGE plpgsql AS $$BEGIN COMMIT; \
-     SET TRANSACTION READ WRITE; UPDATE public.orders SET note = 'written'; END$$",
-    "CREATE VIEW public.seen AS SELECT * FROM public.orders",
-    "CREATE VIEW public.acting AS SELECT id, public.sneak() FROM public.orders",
-    "CREATE TABLE public.parent (id int PRIMARY KEY)",
-    "INSERT INTO public.parent VALUES (1)",
-    "ALTER TABLE public.orders ADD FOREIGN KEY (id) REFERENCES public.parent ON DELETE CASCADE",
-    "CREATE TABLE public.base (id int, note text)",
-    "ALTER TABLE public.orders INHERIT public.base",
-    "CREATE FUNCTION public.sneaky(int, int) RETURNS int LANGUAGE sql AS \
-     $$UPDATE public.orders SET note = 'written' RETURNING id$$",
-    "CREATE OPERATOR public.### (FUNCTION = public.sneaky, LEFTARG = int, RIGHTARG = int)",
-];
-
-/// The same, by a superuser.
-const EXTENSION: &[&str] = &[
-    "CREATE EXTENSION dblink",
-    "GRANT EXECUTE ON FUNCTION dblink_connect_u(text, text) TO app",
-];
-
-/// Simple queries, one after the other.
-const BY_QUERIES: &[&[&str]] = &[
-    &[WRITE],
-    &["BEGIN READ WRITE", WRITE, "COMMIT"],
-    &["START TRANSACTION READ WRITE", WRITE, "COMMIT"],
-    &["BEGIN", "SET transaction_read_only = off", WRITE, "COMMIT"],
-    &[
-        "BEGIN",
-        "SET LOCAL transaction_read_only = off",
-        WRITE,
-        "COMMIT",
-    ],
-    &["BEGIN", "SET TRANSACTION READ WRITE", WRITE, "COMMIT"],
-    &[
-        "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",
-        WRITE,
-    ],
-    &["SET default_transaction_read_only = off", WRITE],
-    &[
-        "SELECT set_config('default_transaction_read_only', 'off', false)",
-        WRITE,
-    ],
-    &[
-        "SELECT set_config('default_' || 'transaction_read_only', 'off', false)",
-        WRITE,
-    ],
-    &[
-        "BEGIN",
-        "SELECT set_config('transaction_read_only', 'off', true)",
-        WRITE,
-        "COMMIT",
-    ],
-    &["SET transaction_read_only = off; UPDATE orders SET note = 'written'"],
-    &["BEGIN; SET TRANSACTION READ WRITE; UPDATE orders SET note = 'written'; COMMIT"],
-    &["BEGIN READ WRITE", "COMMIT AND CHAIN", WRITE, "COMMIT"],
-    &["BEGIN", "ROLLBACK AND CHAIN", WRITE, "COMMIT"],
-    &["SELECT 1; UPDATE orders SET note = 'written'"],
-    &["SELECT 1; COMMIT; UPDATE orders SET note = 'written'"],
-    &["DO $$BEGIN COMMIT; SET TRANSACTION READ WRITE; \
-       UPDATE orders SET note = 'written'; END$$"],
-    &["DO $$BEGIN EXECUTE 'UPDATE ' || 'orders SET note = ''written'''; END$$"],
-    &["CALL commits_inside()"],
-    &["SELECT sneak()"],
-    &["SELECT 1 WHERE sneak() = 1"],
-    &["SELECT 1 ### 2"],
-    &["SELECT * FROM acting"],
-    &["SET search_path = pg_temp, public", "SELECT sneak()"],
-    &["WITH w AS (UPDATE orders SET note = 'written' RETURNING 1) SELECT * FROM w"],
-    &["EXPLAIN ANALYZE UPDATE orders SET note = 'written'"],
-    &["MERGE INTO orders USING (VALUES (1)) v(i) ON id = i \
-       WHEN MATCHED THEN UPDATE SET note = 'written'"],
-    &[
-        "PREPARE p AS UPDATE orders SET note = 'written'",
-        "EXECUTE p",
-    ],
-    &["PREPARE p AS UPDATE orders SET note = 'written'; EXECUTE p"],
-    &["COPY (UPDATE orders SET note = 'written' RETURNING 1) TO STDOUT"],
-    &["UPDATE seen SET note = 'written'"],
-    &["UPDATE base SET note = 'written'"],
-    &["DELETE FROM parent"],
-    &["TRUNCATE parent CASCADE"],
-    &["TRUNCATE base"],
-    &["DROP TABLE base CASCADE"],
-    &[
-        "SET search_path = pg_catalog",
-        "UPDATE public.orders SET note = 'written'",
-    ],
-    &["UPDATE \"orders\" SET note = 'written'"],
-    &["UPDATE app.public.orders SET note = 'written'"],
-    &["UPDATE ONLY (orders) SET note = 'written'"],
-    &["UPDATE U&\"\\006frders\" SET note = 'written'"],
-    &["/* SELECT 1; */ UPDATE orders SET note = 'written'"],
-    &[
-        "SET standard_conforming_strings = off",
-        "SELECT 'a\\''; UPDATE orders SET note = $$written$$; --'",
-    ],
-    &[
-        "ALTER TABLE orders RENAME TO renamed",
-        "UPDATE renamed SET note = 'written'",
-    ],
-    &[
-        "CREATE RULE r AS ON INSERT TO plain DO ALSO UPDATE orders SET note = 'written'",
-        "INSERT INTO plain VALUES (1)",
-    ],
-    &[
-        "SELECT dblink_connect_u('c', 'dbname=app user=app port=@ host=127.0.0.1')",
-        "SELECT dblink_exec('c', 'UPDATE orders SET note = ''written''')",
-    ],
-    &["COPY orders FROM PROGRAM 'echo 1'"],
-];
 
 fn listeners(world: &World) -> [(&'static str, Client); 3] {
     let addresses = &world.proxy.addresses;
@@ -276,32 +164,6 @@ fn a_copy_from_the_client_writes_nothing_without_a_ticket() {
 /// What Postgres itself does not refuse in a read-only session.
 #[test]
 fn what_a_read_only_session_would_let_through_is_refused() {
-    const PASSES_READ_ONLY: &[&str] = &[
-        "VACUUM",
-        "VACUUM orders",
-        "ANALYZE orders",
-        "REINDEX TABLE orders",
-        "CLUSTER orders",
-        "CHECKPOINT",
-        "ALTER SYSTEM SET work_mem = '5MB'",
-        "COPY orders TO PROGRAM 'cat'",
-        "COPY (SELECT 1) TO '/tmp/never'",
-        "SELECT pg_logical_emit_message(false, 'a', 'b')",
-        "SELECT pg_create_physical_replication_slot('never')",
-        "SELECT lo_create(0)",
-        "SELECT lo_from_bytea(0, 'x')",
-        "SELECT nextval('s')",
-        "BEGIN; PREPARE TRANSACTION 'never'",
-        "COMMIT PREPARED 'never'",
-        "ROLLBACK PREPARED 'never'",
-        "LOAD 'dblink'",
-        "CREATE DATABASE never",
-        "CREATE TEMP TABLE t AS SELECT sneak()",
-        "REFRESH MATERIALIZED VIEW m",
-        "GRANT ALL ON orders TO other",
-        "SECURITY LABEL ON TABLE orders IS 'x'",
-        "COMMENT ON TABLE orders IS 'x'",
-    ];
     let world = world();
     world.direct().query("CREATE SEQUENCE s").ok();
     let mut passed = vec![];
@@ -337,6 +199,30 @@ fn somebody_elses_prepared_writes_are_not_committed_without_a_ticket() {
         "1"
     );
     direct.query("ROLLBACK PREPARED 'g'").ok();
+}
+
+/// Where unmatched writes are rejected it is Postgres itself that holds sessions without a ticket
+/// read-only: a mistake about a function, named with its schema as the rules ask, does not open it.
+#[test]
+fn what_is_wrongly_named_as_reading_does_not_write_where_writes_are_rejected() {
+    let reading = "reading_functions = [\"public.sneak\"]";
+    let world = World::with(|setup| {
+        let lines = format!("{REJECTING}\n{reading}");
+        setup.with(&lines)
+    });
+    for sql in GADGETS {
+        world.direct().query(sql).ok();
+    }
+    let mut client = world.proxy.client();
+    client.query("SELECT public.sneak()").refused("25006");
+    client.query("BEGIN").ok();
+    client.query("SELECT public.sneak()").refused("25006");
+    client.query("ROLLBACK").ok();
+    client.run("SELECT public.sneak()", &[]).refused("25006");
+    unharmed(&world, "named as reading");
+    // With a ticket it is as free as any.
+    world.proxy.holder(1).query("SELECT sneak()").ok();
+    assert_eq!(world.order(), "written");
 }
 
 /// The refusals are not because everything is refused.

@@ -36,11 +36,15 @@
 //!   `auth_may_be_an_inline_command`
 //! - joyieldInc/predixy 52: EXEC without its MULTI:
 //!   `within_a_transaction_the_proxy_answers_nothing_itself`
+//! - dragonflydb/dragonfly 4182, 5952: replies that the client reads late are lost, or time out:
+//!   `replies_that_are_read_late_are_all_there`
 //! - dragonflydb/dragonfly 7650: pipelined blocking pops lose their replies:
 //!   `every_pipelined_blocking_pop_is_answered`
 //! - dragonflydb/dragonfly 8006: HELLO 3 and CLIENT TRACKING in one write:
 //!   `a_pipelined_handshake_takes_effect_in_its_order`
 //! - dragonflydb/dragonfly 935: QUIT drops replies that are due: `quit_comes_after_all_replies`
+//! - shotover/shotover-proxy 535: INFO and others are never answered:
+//!   `every_kind_of_command_is_answered`
 //! - shotover/shotover-proxy 645: messages and confirmations change places:
 //!   `messages_and_confirmations_keep_their_order`
 //! - redis/redis 15640: a failed AUTH behind others is not answered:
@@ -60,14 +64,15 @@
 mod handshakes;
 mod subscriptions;
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use redis::Value;
 
 use crate::client::{bulk, code, encode, error, ok};
 use crate::revoked::wait_until_blocked;
-use crate::stack::{Proxy, Redis, Setup};
+use crate::stack::{PATIENCE, Proxy, Redis, Setup};
 
 struct World {
     redis: Redis,
@@ -211,6 +216,66 @@ fn commands_without_their_arguments_are_answered() {
         );
         assert_eq!(client.call(&["ECHO", "x"]), bulk("x"), "{command:?}");
     }
+}
+
+#[test]
+fn every_kind_of_command_is_answered() {
+    let world = world();
+    let (mut client, mut direct) = (world.proxy.client(), world.redis.client());
+    for command in [
+        &["INFO"][..],
+        &["INFO", "everything"],
+        &["COMMAND", "COUNT"],
+        &["COMMAND"],
+        &["CONFIG", "GET", "*"],
+        &["CLIENT", "LIST"],
+        &["DBSIZE"],
+        &["LASTSAVE"],
+        &["LATENCY", "LATEST"],
+        &["MEMORY", "STATS"],
+        &["OBJECT", "HELP"],
+        &["PUBSUB", "CHANNELS"],
+        &["ROLE"],
+        &["SCAN", "0"],
+        &["SCRIPT", "EXISTS", "x"],
+        &["SLOWLOG", "GET"],
+        &["TIME"],
+        &["WAIT", "0", "0"],
+        &["BRPOP", "u", "0.01"],
+        &["EVAL_RO", "return {1, {2, 'x'}}", "0"],
+    ] {
+        let kinds = [&mut client, &mut direct].map(|it| std::mem::discriminant(&it.call(command)));
+        assert_eq!(kinds[0], kinds[1], "{command:?}");
+    }
+    assert_eq!(client.call(&["ECHO", "x"]), bulk("x"));
+}
+
+#[test]
+fn replies_that_are_read_late_are_all_there() {
+    const VALUE_BYTES: usize = 20_000;
+    const COUNT: usize = 2_000;
+    let world = world();
+    let value = "x".repeat(VALUE_BYTES);
+    assert_eq!(world.redis.client().call(&["SET", "u", &value]), ok());
+    let mut reading = TcpStream::connect(world.proxy.address).unwrap();
+    reading.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut writing = reading.try_clone().unwrap();
+    let before = resident_kb(world.proxy.process.pid());
+    let writer = std::thread::spawn(move || {
+        let get = encode(&["GET", "u"]);
+        (0..COUNT).for_each(|_| writing.write_all(&get).unwrap());
+    });
+    // Every buffer on the way is full by now, or soon: what is not read waits in them.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let held = resident_kb(world.proxy.process.pid());
+    assert!(held < before + (8 << 10), "{before} kB, then {held} kB");
+    let reply = format!("${VALUE_BYTES}\r\n{value}\r\n").into_bytes();
+    let mut got = vec![0; reply.len()];
+    for nth in 0..COUNT {
+        reading.read_exact(&mut got).unwrap();
+        assert!(got == reply, "reply {nth}");
+    }
+    writer.join().unwrap();
 }
 
 #[test]

@@ -397,6 +397,29 @@ fn a_prepared_statement_counts_where_it_is_executed() {
     );
 }
 
+#[test]
+fn what_nothing_is_known_of_needs_every_lock_of_its_database() {
+    let rule = |database, table, lock| PostgresRule::new(database, None, table, lock).unwrap();
+    let rules = |rules| PostgresRules::new(rules, Unmatched::Pass);
+    let all = rules(vec![
+        rule(Some("shop"), None, "shop"),
+        rule(None, Some("public.orders"), "orders"),
+        rule(Some("other"), None, "other"),
+    ]);
+    let locks = |names: &[&str]| {
+        let names = names.iter().map(|name| name.parse().unwrap());
+        Required::Write(names.collect())
+    };
+    assert_eq!(all.everything("shop"), locks(&["orders", "shop"]));
+    assert_eq!(all.everything("third"), locks(&["orders"]));
+    let named = rules(vec![rule(Some("{db}"), None, "db/{db}")]);
+    assert_eq!(named.everything("shop"), locks(&["db/shop"]));
+    let many = rules(vec![rule(None, Some("public.{t}"), "t/{t}")]);
+    assert!(matches!(many.everything("shop"), Required::Unclassified(_)));
+    let none = PostgresRules::new(vec![], Unmatched::Reject);
+    assert!(matches!(none.everything("shop"), Required::Unclassified(_)));
+}
+
 /// What the last statement of a text needs, where the text is one transaction's.
 fn last_of(text: &str) -> Required {
     let (catalog, rules) = (catalog(), rules());
@@ -447,27 +470,4 @@ fn a_table_that_something_was_done_to_is_not_known_any_more() {
     ] {
         assert_eq!(last_of(text), all, "{text}");
     }
-}
-
-#[test]
-fn what_nothing_is_known_of_needs_every_lock_of_its_database() {
-    let rule = |database, table, lock| PostgresRule::new(database, None, table, lock).unwrap();
-    let rules = |rules| PostgresRules::new(rules, Unmatched::Pass);
-    let all = rules(vec![
-        rule(Some("shop"), None, "shop"),
-        rule(None, Some("public.orders"), "orders"),
-        rule(Some("other"), None, "other"),
-    ]);
-    let locks = |names: &[&str]| {
-        let names = names.iter().map(|name| name.parse().unwrap());
-        Required::Write(names.collect())
-    };
-    assert_eq!(all.everything("shop"), locks(&["orders", "shop"]));
-    assert_eq!(all.everything("third"), locks(&["orders"]));
-    let named = rules(vec![rule(Some("{db}"), None, "db/{db}")]);
-    assert_eq!(named.everything("shop"), locks(&["db/shop"]));
-    let many = rules(vec![rule(None, Some("public.{t}"), "t/{t}")]);
-    assert!(matches!(many.everything("shop"), Required::Unclassified(_)));
-    let none = PostgresRules::new(vec![], Unmatched::Reject);
-    assert!(matches!(none.everything("shop"), Required::Unclassified(_)));
 }

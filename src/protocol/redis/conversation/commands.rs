@@ -38,7 +38,7 @@ impl<T> Conversation<T> {
     pub fn plan_unread(&self, args: &Args<'_>, table: &CommandTable, refusal: Refusal) -> Plan {
         let (command, _) = table.find(args);
         let plan = Plan::forward(command.name.clone());
-        let would_refuse = Some(refusal);
+        let would_refuse = Some(Box::new(refusal));
         let special = match command.treatment {
             Some(Treatment::Special(special)) => special,
             _ => {
@@ -66,7 +66,7 @@ impl<T> Conversation<T> {
     pub(super) fn refused(&self, plan: Plan, refusal: Refusal) -> Plan {
         match self.settings.observes {
             true => Plan {
-                would_refuse: plan.would_refuse.or(Some(refusal)),
+                would_refuse: plan.would_refuse.or_else(|| Some(Box::new(refusal))),
                 ..plan
             },
             false => Plan::refuse(plan.operation, refusal),

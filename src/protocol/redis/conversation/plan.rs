@@ -27,7 +27,7 @@ pub struct Plan {
     /// What to do.
     pub action: Action,
     /// Why it would be refused, were not all forwarded.
-    pub would_refuse: Option<Refusal>,
+    pub would_refuse: Option<Box<Refusal>>,
     /// It may wait at the server for as long as it likes.
     pub blocks: bool,
     /// It needs, or makes, a backend connection of its own.

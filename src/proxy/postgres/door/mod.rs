@@ -1,10 +1,10 @@
 //! The door: what happens on a connection before its first statement.
 //!
-//! In the order of a connection: [`first`] takes the client through its upgrades to its start-up
-//! packet, or carries out its cancel request ([`cancel`]); [`backend`] opens a connection of its
-//! own to the server; [`auth`] relays the authentication message by message and ends with the first
-//! ReadyForQuery, which the client does not have yet; [`settings`] asks for what the session must
-//! know of itself. [`tls`] is both sides' TLS.
+//! In the order of a connection: `first` takes the client through its upgrades to its start-up
+//! packet, or carries out its cancel request (`cancel`); `backend` opens a connection of its
+//! own to the server; `auth` relays the authentication message by message and ends with the first
+//! ReadyForQuery, which the client does not have yet; `settings` asks for what the session must
+//! know of itself. `tls` is both sides' TLS.
 //!
 //! Invariants:
 //! - each upgrade is taken once, and no byte that came in the clear is taken for one of TLS;

@@ -150,6 +150,7 @@ impl Session {
         }
         // Data or a Sync that will never come is awaited: the server rolls back when its connection
         // ends, and is made to if it does not.
+        self.effects.lose(&self.database);
         self.flights.lose();
         self.phase = Phase::Over;
         true

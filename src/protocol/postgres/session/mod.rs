@@ -255,8 +255,8 @@ impl Session {
         self.copying
     }
 
-    /// Whether the server has a block open, as far as it has told: a transaction that a ROLLBACK can
-    /// end at once.
+    /// Whether the server has a block open, as far as it has told: a transaction that a ROLLBACK
+    /// can end at once.
     pub fn in_block(&self) -> bool {
         self.certain.is_explicit()
     }

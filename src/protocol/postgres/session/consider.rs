@@ -177,7 +177,7 @@ impl Session {
                 }
             }
         };
-        changes.extend(changes_of_executed(&statement, &executed)?);
+        changes.extend(changes_of_executed(statement, &executed)?);
         let late = state.snapshot_is_fixed();
         let before = state.scope.now().tickets.clone();
         if let Class::Transaction(TransactionControl::Savepoint(name)) = &statement.class

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::etcd;
+#[cfg(feature = "postgres")]
+use super::postgres::fence_store::FenceStore;
 use super::redis::fence_keys::FenceKeys;
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
@@ -21,6 +23,9 @@ pub enum BackendFloors {
     Etcd(Arc<etcd::Floors>),
     /// Sessions below them are ended in Redis.
     Redis(FenceKeys),
+    /// Sessions below them are ended in Postgres.
+    #[cfg(feature = "postgres")]
+    Postgres(FenceStore),
 }
 
 impl BackendFloors {
@@ -29,6 +34,8 @@ impl BackendFloors {
         match self {
             BackendFloors::Etcd(floors) => floors.guards(lock),
             BackendFloors::Redis(keys) => keys.guards(lock),
+            #[cfg(feature = "postgres")]
+            BackendFloors::Postgres(store) => store.guards(lock),
         }
     }
 
@@ -36,6 +43,8 @@ impl BackendFloors {
     pub fn are(&self, keys: &FenceKeys) -> bool {
         match self {
             BackendFloors::Etcd(_) => false,
+            #[cfg(feature = "postgres")]
+            BackendFloors::Postgres(_) => false,
             BackendFloors::Redis(own) => own.are(keys),
         }
     }
@@ -50,6 +59,8 @@ impl BackendFloors {
         match self {
             BackendFloors::Etcd(floors) => floors.raise(lock, floor, unsigned).await,
             BackendFloors::Redis(keys) => keys.raise(lock, floor, unsigned).await,
+            #[cfg(feature = "postgres")]
+            BackendFloors::Postgres(store) => store.raise(lock, floor, unsigned).await,
         }
     }
 }

@@ -270,3 +270,25 @@ async fn etcds_own_locks_are_refused_where_a_rule_may_cover_their_keys() {
     let leader = lock(&address, observe, name("_ringfence/floor"), &job).await;
     assert_eq!(leader, Err(Code::PermissionDenied));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn observing_passes_what_cannot_be_read_too() {
+    let world = World::new(Version::V3_5);
+    let proxy = world.proxy("a", &format!("mode = \"observe\"\n{JOBS}"));
+    // A message that says it is compressed, in no way that etcd knows.
+    let file = world.dir.path().join("message");
+    std::fs::write(&file, [1, 0, 0, 0, 2, 0x0a, 0x00]).unwrap();
+    let data = format!("@{}", file.display());
+    let url = format!("http://{}/etcdserverpb.KV/Put", proxy.address);
+    let said = tokio::task::spawn_blocking(move || {
+        let mut command = std::process::Command::new("curl");
+        command.args(["-s", "-m", "10", "-D", "-", "--http2-prior-knowledge"]);
+        command.args(["-H", "Content-Type: application/grpc", "-H", "TE: trailers"]);
+        command.args(["-H", "grpc-encoding: odd", "--data-binary", &data, &url]);
+        String::from_utf8(command.output().expect("curl runs").stdout).unwrap()
+    });
+    // etcd's own words, not the proxy's.
+    let said = said.await.unwrap();
+    assert!(said.contains("ecompressor is not installed"), "{said}");
+    proxy.audited("unclassified", "etcdserverpb.KV/Put").await;
+}

@@ -22,7 +22,7 @@ use ringfence::protocol::etcd::split::TxnOpsMax;
 use ringfence::protocol::etcd::{EtcdRule, EtcdRules};
 use ringfence::protocol::{Code, Unmatched};
 
-use crate::model::Etcd;
+use crate::model::{Etcd, Refused};
 
 /// Small, so that transactions of a few operations come near it.
 const OPS_MAX: usize = 6;
@@ -225,6 +225,8 @@ fn current(etcd: &Etcd, op: &Op, fences: &[Fence]) -> Result<(), String> {
     let answer = match (fenced.txn(&txn, OPS_MAX), expected) {
         (Err(_), Err(_)) => return same(etcd, &fenced),
         (Err(refused), Ok(_)) => return Err(format!("etcd refuses it: {refused:?}")),
+        // Told in the module `rewrite`.
+        (Ok(_), Err(Refused::DuplicateKey)) if deletes_across(op) => return Ok(()),
         (Ok(_), Err(refused)) => return Err(format!("etcd takes it, but alone {refused:?}")),
         (Ok(answer), Ok(expected)) => (answer.encode_to_vec(), expected),
     };
@@ -243,6 +245,21 @@ fn current(etcd: &Etcd, op: &Op, fences: &[Fence]) -> Result<(), String> {
     match floors(&fenced) == floors(etcd) {
         true => Ok(()),
         false => Err("a fence key is gone".to_owned()),
+    }
+}
+
+/// Whether it deletes keys on both sides of the fence keys.
+fn deletes_across(op: &Op) -> bool {
+    match op {
+        Op::RequestDeleteRange(op) => {
+            let after = op.range_end == "\0" || op.range_end > "_ringfence0";
+            op.key < PREFIX && after
+        }
+        Op::RequestTxn(txn) => {
+            let mut ops = txn.success.iter().chain(&txn.failure);
+            ops.any(|op| op.request.as_ref().is_some_and(deletes_across))
+        }
+        Op::RequestRange(_) | Op::RequestPut(_) => false,
     }
 }
 

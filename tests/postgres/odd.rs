@@ -1,5 +1,5 @@
-//! What is easily forgotten: tokens that change their lock, transactions that carry several tickets,
-//! texts that are too long to be looked at, catalogs that change within a transaction.
+//! What is easily forgotten: tokens that change their lock, transactions that carry several
+//! tickets, texts that are too long to be looked at, catalogs that change within a transaction.
 
 use crate::client::Client;
 use crate::client::send::{bind, execute, parse, query, sync};

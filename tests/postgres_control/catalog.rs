@@ -16,7 +16,8 @@ use crate::postgres::{APP, CONTROL, Postgres};
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn database(server: &Postgres, age_max: Duration) -> Arc<Database> {
-    let catalogs = Catalogs::new(control_of(&config(server)), age_max);
+    let reading = [("free".into(), "known".into())];
+    let catalogs = Catalogs::new(control_of(&config(server)), &reading, age_max);
     catalogs.database(APP).unwrap()
 }
 
@@ -77,6 +78,57 @@ async fn it_tells_what_a_statement_reaches() {
     ] {
         let found = needs(&catalog, statement);
         assert!(found.everything.is_some(), "{statement}: {found:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_acts_behind_other_names_is_known() {
+    let server = Postgres::start();
+    let app = Session::connect(&server).await;
+    app.run(
+        "CREATE TABLE log (n int); CREATE SEQUENCE s; CREATE SCHEMA free; \
+         CREATE FUNCTION free.vol(n int, m int DEFAULT 1) RETURNS int LANGUAGE sql \
+         AS 'INSERT INTO public.log VALUES (n) RETURNING n'; \
+         CREATE FUNCTION free.shown(x int DEFAULT free.vol(1)) RETURNS int IMMUTABLE LANGUAGE sql \
+         AS 'SELECT x'; \
+         CREATE AGGREGATE free.agg(int) (sfunc = free.vol, stype = int); \
+         CREATE VIEW free.v AS SELECT free.vol(1); CREATE VIEW free.w AS SELECT * FROM free.v; \
+         CREATE VIEW free.n AS SELECT nextval('public.s'); \
+         CREATE VIEW free.xml AS SELECT query_to_xml('SELECT free.vol(1)', true, true, ''); \
+         CREATE FUNCTION free.is(n int) RETURNS bool LANGUAGE sql AS 'SELECT free.vol(n) > 0'; \
+         CREATE DOMAIN free.d AS int CHECK (free.is(VALUE)); CREATE DOMAIN free.e AS free.d; \
+         CREATE VIEW free.cast AS SELECT 1::free.d; \
+         CREATE FUNCTION free.known() RETURNS int LANGUAGE sql AS 'SELECT 1'; \
+         CREATE VIEW free.k AS SELECT free.known(); \
+         CREATE TABLE free.serial (id serial, at timestamptz DEFAULT clock_timestamp()); \
+         CREATE VIEW free.plain AS SELECT id, now(), random(), clock_timestamp() FROM free.serial",
+    )
+    .await;
+    let catalog = database(&server, HOUR).get().await.unwrap();
+    for statement in [
+        "SELECT free.shown()",
+        "SELECT free.agg(1)",
+        "SELECT * FROM free.v",
+        "SELECT * FROM free.w",
+        "SELECT * FROM free.n",
+        "SELECT * FROM free.xml",
+        "SELECT * FROM free.cast",
+        "SELECT 1::free.d",
+        "SELECT 1::free.e",
+    ] {
+        let found = needs(&catalog, statement);
+        assert!(found.everything.is_some(), "{statement}: {found:?}");
+    }
+    for (statement, needed) in [
+        ("SELECT * FROM free.plain", Required::Read),
+        ("SELECT * FROM free.k", Required::Read),
+        ("SELECT sum(n), max(n) FROM log", Required::Read),
+        ("SELECT * FROM pg_stat_activity", Required::Read),
+        ("SELECT * FROM information_schema.tables", Required::Read),
+        ("INSERT INTO free.serial DEFAULT VALUES", locks(&[])),
+    ] {
+        let found = needs(&catalog, statement);
+        assert_eq!(found.required, needed, "{statement}");
     }
 }
 

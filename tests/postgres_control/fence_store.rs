@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use ringfence::config::PostgresListenerConfig;
+use ringfence::lock_name::LockPattern;
 use ringfence::protocol::Code;
+use ringfence::proxy::floors::BackendFloors;
 use ringfence::proxy::gates::{Gates, LastGate};
 use ringfence::proxy::postgres::control::Control;
 use ringfence::proxy::postgres::fence_store::{FenceStore, InstallError, install};
@@ -43,21 +45,24 @@ impl Proxy {
     /// It waits so long for the others.
     fn new(server: &Postgres, patience: Duration) -> Proxy {
         let control = control_of(&config(server));
-        let mut store = Store::new();
-        let (gates, start) = store.gates();
-        let run = format!("{}/{}", start.store_id, start.run);
-        let fence = FenceStore::new(control.clone(), None, gates.clone(), run, patience);
+        let (mut store, mut fence) = (Store::new(), None);
+        let gates = store.gates(|run| {
+            let patterns = vec![LockPattern::new("**").unwrap()];
+            let store = FenceStore::new(control.clone(), patterns, None, run.to_owned(), patience);
+            fence = Some(store.clone());
+            vec![BackendFloors::Postgres(store)]
+        });
         Proxy {
             control,
             gates,
-            fence,
+            fence: fence.unwrap(),
             _store: store,
         }
     }
 
     /// Answers the others from now on.
     fn run(self) -> Proxy {
-        tokio::spawn(self.fence.clone().run());
+        tokio::spawn(self.fence.clone().run(self.gates.clone()));
         self
     }
 
@@ -169,12 +174,37 @@ async fn a_session_that_does_not_end_keeps_the_newer_one_out() {
     assert_eq!(silent.hold(&a, 7).await, Ok(()));
     server.signal(a.pid, rustix::process::Signal::STOP);
     let (newer, id) = (claim("a", 8), b.id(&other.control).await);
-    other.gates.settle(&newer, None, soon()).await.unwrap();
     let deadline = Instant::now() + Duration::from_millis(300);
     let refused = other.fence.hold(&newer, &id, deadline).await.unwrap_err();
     assert_eq!(refused.code, Code::Busy);
+    let deadline = Instant::now() + Duration::from_millis(300);
+    let refused = other.gates.settle(&newer, None, deadline).await;
+    assert_eq!(refused.unwrap_err().code, Code::Busy);
     server.signal(a.pid, rustix::process::Signal::CONT);
+    other.gates.settle(&newer, None, soon()).await.unwrap();
     other.fence.hold(&newer, &id, soon()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seal_and_a_close_at_one_proxy_count_at_every_other() {
+    let (server, _admin) = installed().await;
+    let one = Proxy::new(&server, LONG).run();
+    let other = Proxy::new(&server, LONG).run();
+    let a = Session::connect(&server).await;
+    assert_eq!(one.hold(&a, 7).await, Ok(()));
+    // No session of that proxy is concerned.
+    other
+        .gates
+        .settle(&claim("a", 8), None, soon())
+        .await
+        .unwrap();
+    assert_eq!(one.hold(&a, 7).await, Err(Code::Stale));
+    assert_eq!(one.hold(&a, 8).await, Ok(()));
+    let floor = other.gates.close(&claim("a", 8), soon()).await;
+    assert_eq!(floor.unwrap(), 9);
+    assert_eq!(one.hold(&a, 8).await, Err(Code::Stale));
+    assert_eq!(one.hold(&a, 9).await, Ok(()));
+    assert!(a.answers().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

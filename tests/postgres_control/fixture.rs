@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ringfence::config::{PostgresListenerConfig, ProxyConfig};
 use ringfence::lock_name::{LockName, LockPattern};
+use ringfence::proxy::floors::BackendFloors;
 use ringfence::proxy::gates::{Claim, Gates, Holds};
 use ringfence::proxy::left::Left;
 use ringfence::proxy::postgres::control::{Claimed, Control, SessionId};
@@ -138,16 +139,16 @@ impl Store {
         (watermarks, start)
     }
 
-    /// The gates of the next run.
-    pub fn gates(&mut self) -> (Gates, Start) {
+    /// The gates of the next run, before these backends. They are told what the run is called.
+    pub fn gates(&mut self, floors: impl FnOnce(&str) -> Vec<BackendFloors>) -> Gates {
         let (watermarks, start) = self.open();
+        let floors = floors(&format!("{}/{}", start.store_id, start.run));
         let holds = Holds::new(vec![(
             vec![LockPattern::new("**").unwrap()],
             Duration::ZERO,
         )]);
         let left = Left::new(&watermarks.sessions().unwrap());
-        let gates = Gates::new(watermarks, start.clone(), holds, left, None, vec![]);
-        (gates, start)
+        Gates::new(watermarks, start, holds, left, None, floors)
     }
 }
 

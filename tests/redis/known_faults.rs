@@ -67,12 +67,15 @@ mod subscriptions;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use redis::Value;
 
 use crate::client::{bulk, code, encode, error, ok};
 use crate::revoked::wait_until_blocked;
-use crate::stack::{PATIENCE, Proxy, Redis, Setup};
+use crate::stack::{PATIENCE, Proxy, Redis, Setup, eventually};
 
 struct World {
     redis: Redis,
@@ -261,12 +264,21 @@ fn replies_that_are_read_late_are_all_there() {
     reading.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut writing = reading.try_clone().unwrap();
     let before = resident_kb(world.proxy.process.pid());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let asking = Arc::clone(&asked);
     let writer = std::thread::spawn(move || {
         let get = encode(&["GET", "u"]);
-        (0..COUNT).for_each(|_| writing.write_all(&get).unwrap());
+        for _ in 0..COUNT {
+            writing.write_all(&get).unwrap();
+            asking.fetch_add(1, Ordering::Relaxed);
+        }
     });
-    // Every buffer on the way is full by now, or soon: what is not read waits in them.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // What is not read waits in the buffers on the way, until these are full.
+    eventually("a writer that is done, or cannot go on", || {
+        let before = asked.load(Ordering::Relaxed);
+        std::thread::sleep(Duration::from_millis(100));
+        before > 0 && asked.load(Ordering::Relaxed) == before
+    });
     let held = resident_kb(world.proxy.process.pid());
     assert!(held < before + (8 << 10), "{before} kB, then {held} kB");
     let reply = format!("${VALUE_BYTES}\r\n{value}\r\n").into_bytes();

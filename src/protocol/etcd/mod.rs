@@ -19,7 +19,8 @@
 //! - **keyless writes** (compaction, members, users, maintenance) have no lock and no transaction:
 //!   refused beside rules, unless `keyless_writes = "pass"`;
 //! - fence keys are not there: reads do not show them, deletions leave them, writes and comparisons
-//!   that name them are refused, and so are snapshots, which hold them, unless `snapshots = "pass"`.
+//!   that name them are refused, and so are snapshots, which hold them, unless
+//!   `snapshots = "pass"`.
 
 pub mod answer;
 pub mod fence;

@@ -14,6 +14,11 @@
 //! the client's messages hold is copied as it came, fields that are not known here included; what
 //! is left out of an edited range is named in `edit_range`. [`Answer`] turns
 //! the response back.
+//!
+//! What is left: within a transaction, a deletion across the fence keys is a transaction of two,
+//! and etcd (`checkIntervals`) compares these no more with the puts of transactions before them. So
+//! it takes a few transactions that it would refuse alone for a key that is put and deleted, and
+//! applies them in their order.
 
 use std::borrow::Cow;
 

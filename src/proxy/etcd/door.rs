@@ -83,6 +83,16 @@ impl Heard {
         }
     }
 
+    /// A call of which nothing is read, where nothing is enforced.
+    fn unread(mut parts: Parts, body: Incoming) -> Heard {
+        parts.headers.remove(TICKET_HEADER);
+        Heard {
+            method: Method::Unknown,
+            parts,
+            body: HeardBody::Stream(body),
+        }
+    }
+
     fn into_request(self) -> Request<ToEtcd> {
         let body = match self.body {
             HeardBody::Stream(body) => ToEtcd::Stream(body),
@@ -125,6 +135,7 @@ impl Door {
         if !is_grpc(&parts) {
             let refusal = Refusal::unclassified("this listener speaks gRPC alone");
             self.audit(&refusal, &asked);
+            // Observing too: etcd itself takes nothing else over HTTP/2.
             return reply::plain(self.listening.config.rules.refusal_reply(&refusal, b"/"));
         }
         match self.serve_grpc(parts, body, &mut asked).await {
@@ -147,7 +158,7 @@ impl Door {
         let presented = parts.headers.get_all(TICKET_HEADER).iter().cloned();
         let presented: Vec<HeaderValue> = presented.collect();
         let spelled = claims::tickets(&parts.headers).map(drop);
-        let heard = self.hear(parts, body).await?;
+        let heard = self.hear(parts, body, asked).await?;
         let message = heard.message();
         let call = self.rules().classify(heard.method, &message);
         if let Ok(subject) = call.as_ref().map(Call::subject)
@@ -155,7 +166,7 @@ impl Door {
         {
             asked.operation = format!("{} {subject}", asked.operation);
         }
-        if self.listening.config.mode == Mode::Observe {
+        if !self.enforces() {
             self.observe(call.as_ref(), &presented, asked).await;
             let call = call.ok();
             let observed = Admitted::observed();
@@ -187,7 +198,12 @@ impl Door {
     }
 
     /// Reads what classification needs, and takes off what ends here.
-    async fn hear(&self, mut parts: Parts, body: Incoming) -> Result<Heard, NotServed> {
+    async fn hear(
+        &self,
+        mut parts: Parts,
+        body: Incoming,
+        asked: &Asked,
+    ) -> Result<Heard, NotServed> {
         let method = method::find(parts.uri.path_and_query().map_or("", |it| it.as_str()));
         parts.headers.remove(TICKET_HEADER);
         let inspects = self.rules().inspects(method);
@@ -199,12 +215,19 @@ impl Door {
                 body,
             });
         }
-        // What comes back is read too.
-        parts.headers.remove("grpc-accept-encoding");
         let encoding = parts.headers.get("grpc-encoding");
         if encoding.is_some_and(|encoding| encoding != "identity") {
-            return Err(NotServed::Compressed);
+            if self.enforces() {
+                return Err(NotServed::Compressed);
+            }
+            self.audit(
+                &Refusal::unclassified("a compressed message is not read"),
+                asked,
+            );
+            return Ok(Heard::unread(parts, body));
         }
+        // What comes back is read too.
+        parts.headers.remove("grpc-accept-encoding");
         let body = match inspects {
             true => HeardBody::Message(read_message(body).await?),
             false => HeardBody::Stream(body),

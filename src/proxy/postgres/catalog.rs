@@ -10,6 +10,7 @@
 //! `catalog_age_max`, or whose loading began before a change that this listener's sessions are
 //! known to have made.
 
+mod acting;
 mod load;
 
 use std::collections::HashMap;
@@ -55,6 +56,8 @@ pub struct Catalogs {
 
 struct Shared {
     control: Control,
+    /// Volatile functions that the operator knows to read: schema and name.
+    reading: Arc<[(Box<str>, Box<str>)]>,
     age_max: Duration,
     databases: Mutex<HashMap<Box<str>, Arc<Database>>>,
 }
@@ -63,6 +66,8 @@ struct Shared {
 pub struct Database {
     name: Box<str>,
     control: Control,
+    /// Volatile functions that the operator knows to read: schema and name.
+    reading: Arc<[(Box<str>, Box<str>)]>,
     age_max: Duration,
     loaded: ArcSwapOption<Loaded>,
     /// Counts what makes the catalog outdated. SeqCst with the loads of it: a load that begins
@@ -80,11 +85,12 @@ struct Loaded {
 }
 
 impl Catalogs {
-    /// None yet.
-    pub fn new(control: Control, age_max: Duration) -> Catalogs {
+    /// None yet. `reading`: volatile functions that the operator knows to read, schema and name.
+    pub fn new(control: Control, reading: &[(Box<str>, Box<str>)], age_max: Duration) -> Catalogs {
         Catalogs {
             shared: Arc::new(Shared {
                 control,
+                reading: reading.into(),
                 age_max,
                 databases: Mutex::default(),
             }),
@@ -111,6 +117,7 @@ impl Catalogs {
         let database = Arc::new(Database {
             name: name.into(),
             control: shared.control.clone(),
+            reading: Arc::clone(&shared.reading),
             age_max: shared.age_max,
             loaded: ArcSwapOption::empty(),
             changes: AtomicU64::new(0),
@@ -201,7 +208,7 @@ impl Database {
     async fn load(&self) -> Result<Catalog, CatalogError> {
         let loading = async {
             let client = self.control.connect(&self.name).await?;
-            load::load(&client).await
+            load::load(&client, &self.reading).await
         };
         let loaded = match tokio::time::timeout(LOAD_MAX, loading).await {
             Ok(loaded) => loaded,

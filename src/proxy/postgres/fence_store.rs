@@ -33,8 +33,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::control::{Control, ControlError, SessionId, column};
-use crate::lock_name::LockName;
+use crate::lock_name::{LockName, LockPattern};
 use crate::protocol::{Code, Refusal};
+use crate::proxy::floors::NotRaised;
 use crate::proxy::gates::{Claim, Gates};
 use crate::proxy::registry::Registry;
 use crate::token::Token;
@@ -64,8 +65,9 @@ pub struct FenceStore {
 
 struct Shared {
     control: Control,
+    /// Of the listener's rules.
+    patterns: Vec<LockPattern>,
     registry: Option<Registry>,
-    gates: Gates,
     /// This run of this proxy.
     proxy: String,
     /// How long other proxies may take to give up a lock.
@@ -74,29 +76,40 @@ struct Shared {
     draining: Mutex<HashSet<LockName>>,
 }
 
-/// What the server says about a claim.
+/// What is asked of the server.
+struct Ask<'a> {
+    lock: &'a LockName,
+    token: i64,
+    unsigned: bool,
+    /// Who is let in; none: only the watermark is raised.
+    session: Option<&'a SessionId>,
+}
+
+/// What the server says about it.
 enum Held {
     Unknown,
-    Stale(Option<Token>),
+    Stale(u64),
     OtherKind,
     In,
+    /// The same, and sessions with lower tokens are there.
+    Waits,
 }
 
 impl FenceStore {
-    /// Over a control connection. `registry`: who knows what was granted. `proxy`: a name that no
-    /// other run of any proxy has.
+    /// Over a control connection, for a listener whose rules name these locks. `registry`: who
+    /// knows what was granted. `proxy`: a name that no other run of any proxy has.
     pub fn new(
         control: Control,
+        patterns: Vec<LockPattern>,
         registry: Option<Registry>,
-        gates: Gates,
         proxy: String,
         patience: Duration,
     ) -> FenceStore {
         FenceStore {
             shared: Arc::new(Shared {
                 control,
+                patterns,
                 registry,
-                gates,
                 proxy,
                 patience,
                 draining: Mutex::default(),
@@ -104,12 +117,18 @@ impl FenceStore {
         }
     }
 
+    /// Whether the listener's rules name this lock.
+    pub fn guards(&self, lock: &LockName) -> bool {
+        let mut patterns = self.shared.patterns.iter();
+        patterns.any(|pattern| pattern.matches(lock))
+    }
+
     /// Gives up what other proxies have raised, and forgets sessions that have ended. Runs until it
-    /// is dropped.
-    pub async fn run(self) {
+    /// is dropped. `gates`: this proxy's.
+    pub async fn run(self, gates: Gates) {
         let mut swept: Option<Instant> = None;
         loop {
-            if let Err(error) = self.give_up_all().await {
+            if let Err(error) = self.give_up_all(&gates).await {
                 tracing::warn!(%error, "what other proxies have raised is not known");
             }
             if swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY) {
@@ -124,7 +143,7 @@ impl FenceStore {
     }
 
     /// Settles the gates of locks that another proxy has raised, and tells it.
-    async fn give_up_all(&self) -> Result<(), ControlError> {
+    async fn give_up_all(&self, gates: &Gates) -> Result<(), ControlError> {
         let control = &self.shared.control;
         let params: [(&(dyn ToSql + Sync), Type); 1] = [(&self.shared.proxy, Type::TEXT)];
         for row in control.call(BEHIND, &params).await? {
@@ -134,17 +153,34 @@ impl FenceStore {
             if !self.shared.draining().insert(claim.lock.clone()) {
                 continue;
             }
-            let shared = Arc::clone(&self.shared);
+            let (shared, gates) = (Arc::clone(&self.shared), gates.clone());
             // Each for itself: one that waits for a commit must not keep the others.
             control.spawn(async move {
                 let lock = claim.lock.clone();
-                if let Err(error) = shared.give_up(claim, mark).await {
+                if let Err(error) = shared.give_up(&gates, claim, mark).await {
                     tracing::warn!(error, %lock, "older sessions stay for now");
                 }
                 shared.draining().remove(&lock);
             });
         }
         Ok(())
+    }
+
+    /// Raises a lock's watermark, which the proxy's own gate has settled. When it returns, no
+    /// session of any proxy with a lower token can be applied any more.
+    pub async fn raise(
+        &self,
+        lock: &LockName,
+        floor: u64,
+        unsigned: bool,
+    ) -> Result<(), NotRaised> {
+        let ask = Ask {
+            lock,
+            token: signed(floor),
+            unsigned,
+            session: None,
+        };
+        self.assert(&ask).await
     }
 
     /// Lets a session in under a claim, which the proxy's own gate has settled, or says why not.
@@ -155,19 +191,29 @@ impl FenceStore {
         session: &SessionId,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        match tokio::time::timeout_at(deadline, self.hold_unbounded(claim, session)).await {
-            Ok(held) => held,
-            Err(_) => {
-                let detail = "older sessions at the backend are not gone yet";
-                Err(about(claim, Refusal::busy(detail, RETRY_AFTER)))
+        let ask = Ask {
+            lock: &claim.lock,
+            token: signed(claim.token.get()),
+            unsigned: claim.unsigned,
+            session: Some(session),
+        };
+        let refusal = match tokio::time::timeout_at(deadline, self.assert(&ask)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(not_raised)) => {
+                return Err(not_raised.refusal(claim.lock.clone(), claim.token));
             }
-        }
+            Err(_) => Refusal::busy(
+                "older sessions at the backend are not gone yet",
+                RETRY_AFTER,
+            ),
+        };
+        Err(refusal.for_lock(claim.lock.clone()).with_token(claim.token))
     }
 
-    async fn hold_unbounded(&self, claim: &Claim, session: &SessionId) -> Result<(), Refusal> {
+    async fn assert(&self, ask: &Ask<'_>) -> Result<(), NotRaised> {
         let mut known = None;
         loop {
-            let held = match self.ask(claim, session, known).await {
+            let (system, held) = match self.ask(ask, known).await {
                 Ok(held) => held,
                 Err(error) => {
                     tracing::warn!(%error, "the watermarks in the backend cannot be had");
@@ -176,66 +222,65 @@ impl FenceStore {
                 }
             };
             match held {
-                Held::Unknown => known = Some(self.floor(claim).await?),
-                Held::Stale(watermark) => {
-                    let refusal = Refusal::stale(claim.lock.clone(), claim.token, watermark);
-                    return Err(refusal);
-                }
-                Held::OtherKind => {
-                    let detail = "this lock's tokens are of the other kind: signed tickets and \
-                                  bare integers never meet";
-                    return Err(about(claim, Refusal::invalid(detail)));
-                }
-                Held::In => {
-                    self.drain(claim, session).await;
+                Held::Unknown => known = Some(self.floor(ask).await?),
+                Held::Stale(watermark) => return Err(NotRaised::Higher(watermark)),
+                Held::OtherKind => return Err(NotRaised::OtherKind),
+                Held::In => return Ok(()),
+                Held::Waits => {
+                    self.drain(ask, &system).await;
                     return Ok(());
                 }
             }
         }
     }
 
+    /// The answer, and the system that has given it.
     async fn ask(
         &self,
-        claim: &Claim,
-        session: &SessionId,
+        ask: &Ask<'_>,
         known: Option<i64>,
-    ) -> Result<Held, ControlError> {
-        let (lock, token) = (claim.lock.as_str(), signed(claim.token.get()));
+    ) -> Result<(Arc<str>, Held), ControlError> {
+        let control = &self.shared.control;
+        let system = match ask.session {
+            Some(session) => Arc::clone(&session.system),
+            None => control.system().await?,
+        };
+        let lock = ask.lock.as_str();
+        let (pid, started) = (
+            ask.session.map(|session| session.pid),
+            ask.session.map(|session| session.started),
+        );
         let params: [(&(dyn ToSql + Sync), Type); 7] = [
             (&lock, Type::TEXT),
-            (&token, Type::INT8),
-            (&claim.unsigned, Type::BOOL),
-            (&session.pid, Type::INT4),
-            (&session.started, Type::INT8),
+            (&ask.token, Type::INT8),
+            (&ask.unsigned, Type::BOOL),
+            (&pid, Type::INT4),
+            (&started, Type::INT8),
             (&self.shared.proxy, Type::TEXT),
             (&known, Type::INT8),
         ];
-        let rows = self.shared.control.call_on(&session.system, HOLD, &params);
-        let rows = rows.await?;
+        let rows = control.call_on(&system, HOLD, &params).await?;
         let unread = || ControlError::Unfit("its schema ringfence is another's".to_owned());
         let row = rows.first().ok_or_else(unread)?;
-        match column::<&str>(row, 0)? {
-            "held" => Ok(Held::In),
-            "unknown" => Ok(Held::Unknown),
-            "other" => Ok(Held::OtherKind),
-            "stale" => {
-                let mark: i64 = column(row, 1)?;
-                let mark = u64::try_from(mark).ok().and_then(Token::new);
-                Ok(Held::Stale(mark))
-            }
-            _ => Err(unread()),
-        }
+        let held = match column::<&str>(row, 0)? {
+            "held" => Held::In,
+            "waits" => Held::Waits,
+            "unknown" => Held::Unknown,
+            "other" => Held::OtherKind,
+            "stale" => Held::Stale(u64::try_from(column::<i64>(row, 1)?).map_err(|_| unread())?),
+            _ => return Err(unread()),
+        };
+        Ok((system, held))
     }
 
     /// Where a lock begins that is not there.
-    async fn floor(&self, claim: &Claim) -> Result<i64, Refusal> {
+    async fn floor(&self, ask: &Ask<'_>) -> Result<i64, NotRaised> {
         match &self.shared.registry {
-            Some(registry) if !claim.unsigned => match registry.floor(&claim.lock).await {
+            Some(registry) if !ask.unsigned => match registry.floor(ask.lock).await {
                 Ok(floor) => Ok(signed(floor)),
-                Err(error) => {
-                    tracing::warn!(error, "the floor of a lock is not told");
-                    let detail = "the lock service does not tell the floor of this lock";
-                    Err(about(claim, Refusal::busy(detail, RETRY_AFTER)))
+                Err(reason) => {
+                    tracing::warn!(lock = %ask.lock, %reason, "the floor is not told");
+                    Err(NotRaised::Lost)
                 }
             },
             // Nobody else knows; the gate has passed it by what is on this proxy's disk.
@@ -244,15 +289,15 @@ impl FenceStore {
     }
 
     /// Waits until no session has a lower token, and terminates what is not given up in time.
-    async fn drain(&self, claim: &Claim, session: &SessionId) {
+    async fn drain(&self, ask: &Ask<'_>, system: &str) {
         let control = &self.shared.control;
         let terminate_at = Instant::now() + self.shared.patience;
         loop {
-            match self.lower(claim, session).await {
+            match self.lower(ask, system).await {
                 Ok(lower) if lower.is_empty() => return,
                 Ok(lower) if Instant::now() >= terminate_at => {
-                    if let Err(error) = control.end_and_list(&session.system, &lower).await {
-                        tracing::warn!(%error, lock = %claim.lock, "older sessions are not gone");
+                    if let Err(error) = control.end_and_list(system, &lower).await {
+                        tracing::warn!(%error, lock = %ask.lock, "older sessions are not gone");
                     }
                 }
                 Ok(_) => {}
@@ -262,15 +307,11 @@ impl FenceStore {
         }
     }
 
-    async fn lower(
-        &self,
-        claim: &Claim,
-        session: &SessionId,
-    ) -> Result<Vec<(i32, i64)>, ControlError> {
-        let (lock, token) = (claim.lock.as_str(), signed(claim.token.get()));
-        let params: [(&(dyn ToSql + Sync), Type); 2] = [(&lock, Type::TEXT), (&token, Type::INT8)];
-        let rows = self.shared.control.call_on(&session.system, LOWER, &params);
-        let rows = rows.await?;
+    async fn lower(&self, ask: &Ask<'_>, system: &str) -> Result<Vec<(i32, i64)>, ControlError> {
+        let lock = ask.lock.as_str();
+        let params: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&lock, Type::TEXT), (&ask.token, Type::INT8)];
+        let rows = self.shared.control.call_on(system, LOWER, &params).await?;
         let session = |row: &Row| Ok((column(row, 0)?, column(row, 1)?));
         rows.iter().map(session).collect()
     }
@@ -282,15 +323,15 @@ impl Shared {
     }
 
     /// Gives up what is below `mark` when nothing of it can be applied any more.
-    async fn give_up(&self, mut claim: Claim, mark: i64) -> Result<(), String> {
+    async fn give_up(&self, gates: &Gates, mut claim: Claim, mark: i64) -> Result<(), String> {
         let deadline = Instant::now() + DRAIN_MAX;
-        if let Err(refusal) = self.gates.settle(&claim, None, deadline).await {
+        if let Err(refusal) = gates.settle(&claim, None, deadline).await {
             // A still higher token has come here: when it is settled, all below it is drained.
             match (refusal.code, refusal.watermark) {
                 (Code::Stale, Some(higher)) => claim.token = higher,
                 _ => return Err(format!("{refusal:?}")),
             }
-            let settled = self.gates.settle(&claim, None, deadline).await;
+            let settled = gates.settle(&claim, None, deadline).await;
             settled.map_err(|refusal| format!("{refusal:?}"))?;
         }
         let lock = claim.lock.as_str();
@@ -325,8 +366,4 @@ fn read_behind(row: &Row) -> Result<Option<(Claim, i64)>, ControlError> {
 /// Tokens are below 2^63.
 fn signed(token: u64) -> i64 {
     i64::try_from(token).unwrap_or(i64::MAX)
-}
-
-fn about(claim: &Claim, refusal: Refusal) -> Refusal {
-    refusal.for_lock(claim.lock.clone()).with_token(claim.token)
 }

@@ -17,7 +17,7 @@ use super::prepared::Prepared;
 use super::sessions::Sessions;
 use super::{Listener, session};
 use crate::audit::AuditWriter;
-use crate::config::{PostgresListenerConfig, Upstream, WatermarkStore};
+use crate::config::{Mode, PostgresListenerConfig, Upstream, WatermarkStore};
 use crate::protocol::postgres::classify::Classifier;
 use crate::proxy::accept::Entrance;
 use crate::proxy::gates::Gates;
@@ -45,6 +45,7 @@ pub struct Ready {
     sockets: Vec<TcpListener>,
     door: Arc<Door>,
     control: Control,
+    fence_store: Option<FenceStore>,
 }
 
 /// A listener with what ends sessions for it.
@@ -70,10 +71,6 @@ pub struct Parts {
     pub audit: AuditWriter,
     /// The gates of observe mode.
     pub shadows: Arc<Shadows>,
-    /// Who knows what was granted.
-    pub registry: Option<Registry>,
-    /// What no other run of any proxy is called.
-    pub run: String,
 }
 
 /// A backend's address, as its sessions are recorded under it.
@@ -96,7 +93,34 @@ pub fn prepare(
         sockets,
         door,
         control,
+        fence_store: None,
     })
+}
+
+/// The watermarks that are in the servers themselves, of the listeners that enforce. `run`: what no
+/// other run of any proxy is called.
+pub fn fence_stores(
+    ready: &mut [Ready],
+    registry: Option<&Registry>,
+    run: &str,
+) -> Vec<FenceStore> {
+    let mut stores = vec![];
+    for listener in ready {
+        let config = &listener.config;
+        if config.store == WatermarkStore::Backend && config.mode == Mode::Enforce {
+            let store = FenceStore::new(
+                listener.control.clone(),
+                config.rules.lock_patterns(),
+                registry.cloned(),
+                // One for all listeners: they have the same gates.
+                run.to_owned(),
+                config.terminate_after,
+            );
+            listener.fence_store = Some(store.clone());
+            stores.push(store);
+        }
+    }
+    stores
 }
 
 /// The evictors of the listeners, at work: each first ends what an earlier run has left. Returns
@@ -154,23 +178,19 @@ pub fn open(
         sockets,
         door,
         control,
+        fence_store,
     } = ready;
-    let fence_store = (config.store == WatermarkStore::Backend).then(|| {
-        FenceStore::new(
-            control.clone(),
-            parts.registry,
-            parts.gates.clone(),
-            parts.run,
-            config.terminate_after,
-        )
-    });
     if let Some(store) = &fence_store {
-        tasks.spawn(store.clone().run());
+        tasks.spawn(store.clone().run(parts.gates.clone()));
     }
     let room = Arc::new(Semaphore::new(config.limits.connections_max));
     let name = config.name.clone();
     let listener = Arc::new(Listener {
-        catalogs: Catalogs::new(control.clone(), config.catalog_age_max),
+        catalogs: Catalogs::new(
+            control.clone(),
+            config.rules.reading_functions(),
+            config.catalog_age_max,
+        ),
         classifier: Classifier::new(),
         config,
         door,

@@ -56,8 +56,6 @@ impl Doors {
                 watermarks: shared.watermarks.clone(),
                 audit: shared.audit.clone(),
                 shadows: Arc::clone(&shadows),
-                registry: shared.registry.clone(),
-                run: shared.run.clone(),
             };
             let (name, address, entrances) = postgres::open(guarded, parts, tasks);
             opened.names.push((name, address));

@@ -131,7 +131,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     let sockets = bind_all(&config, threads.unwrap_or(1))?;
     let mut prepared = prepare_redis(&config, threads.unwrap_or(1))?;
     #[cfg(feature = "postgres")]
-    let ready = prepare_postgres(&config, threads.unwrap_or(1))?;
+    let mut ready = prepare_postgres(&config, threads.unwrap_or(1))?;
     let patterns = patterns(&config, |_| true);
     let opening = opening(&config, options.init, &patterns);
     let (watermarks, thread, start) = Watermarks::open(&config.data_dir, opening)?;
@@ -161,6 +161,12 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     let fence_keys = redis::fence_keys(&mut prepared, registry.as_ref());
     let floors = etcd.iter().cloned().map(BackendFloors::Etcd);
     let floors = floors.chain(fence_keys.into_iter().map(BackendFloors::Redis));
+    #[cfg(feature = "postgres")]
+    let floors = {
+        let run = format!("{}/{}", start.store_id, start.run);
+        let stores = postgres::fence_stores(&mut ready, registry.as_ref(), &run);
+        floors.chain(stores.into_iter().map(BackendFloors::Postgres))
+    };
     let sessions = watermarks.sessions()?;
     let left = Left::new(&sessions);
     let gates = Gates::new(
@@ -206,9 +212,6 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         tickets,
         audit: options.audit,
         watermarks,
-        registry,
-        #[cfg(feature = "postgres")]
-        run: format!("{}/{}", start.store_id, start.run),
     };
     let shutdown = watch::Sender::new(false);
     let doors = Doors {
@@ -250,10 +253,6 @@ struct Shared {
     tickets: Arc<Tickets>,
     audit: AuditWriter,
     watermarks: Watermarks,
-    registry: Option<Registry>,
-    /// What no other run of any proxy is called.
-    #[cfg(feature = "postgres")]
-    run: String,
 }
 
 /// Carries out what lockd says about the store. `is_new`: the file was made without knowing whether

@@ -86,8 +86,8 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Connects: reads the token generation once, so that a wrong address is told at once. Refuses a
-    /// version of etcd that tokens cannot be built on. Must be called in a tokio runtime.
+    /// Connects: reads the token generation once, so that a wrong address is told at once. Refuses
+    /// a version of etcd that tokens cannot be built on. Must be called in a tokio runtime.
     pub async fn open(config: &EtcdConfig) -> Result<EtcdStore, StoreError> {
         let endpoints = Arc::new(Endpoints::new(&config.endpoints)?);
         let layout = Layout::new(&config.prefix);

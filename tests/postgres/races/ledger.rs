@@ -1,6 +1,6 @@
 //! Two append-only tables. `ledger` numbers its rows in the order of their commits, by a row lock
-//! that every insert keeps to the end of its transaction; `log` does not, so that inserts run beside
-//! each other, and is put in order by the server's commit timestamps.
+//! that every insert keeps to the end of its transaction; `log` does not, so that inserts run
+//! beside each other, and is put in order by the server's commit timestamps.
 
 use crate::client::Client;
 use crate::postgres::Postgres;

@@ -1,5 +1,5 @@
-//! The files of a cluster. It is copied from a template that the first test makes; the template lies
-//! in Cargo's folder for temporary files and is named for all that it was made from.
+//! The files of a cluster. It is copied from a template that the first test makes; the template
+//! lies in Cargo's folder for temporary files and is named for all that it was made from.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

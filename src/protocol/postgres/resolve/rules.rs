@@ -200,6 +200,11 @@ impl PostgresRules {
         }
     }
 
+    /// Volatile functions that the operator knows to read: schema and name.
+    pub fn reading_functions(&self) -> &[(Box<str>, Box<str>)] {
+        &self.reading_functions
+    }
+
     /// What is done with writes that no rule covers.
     pub fn unmatched(&self) -> Unmatched {
         self.unmatched

@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use super::span::{Origin, Span, Step};
-use super::{Considered, Forward, Kind, Name, REFUSED_NAME, REFUSED_TEXT, Run, Session, lexing};
-use crate::protocol::postgres::classify::Statement;
+use super::{
+    Considered, Forward, Kind, Name, Prepared, REFUSED_NAME, REFUSED_TEXT, Run, Session, lexing,
+};
+use crate::protocol::postgres::classify::{Class, SessionControl, Statement};
 use crate::protocol::postgres::frame;
 use crate::protocol::postgres::ticket::Tickets;
+use crate::protocol::postgres::ticket::change::Change;
 
 impl Session {
     /// The statements that a Bind may bind: for the tickets in its values.
     pub fn bound_statements(&self, statement: &[u8]) -> Vec<Arc<Statement>> {
-        let candidates = self.statements.candidates(statement);
-        candidates
-            .into_iter()
-            .filter_map(|it| it.statement)
-            .collect()
+        let candidates = self.statements.candidates(statement, self.open_id());
+        let known = candidates.known.into_iter();
+        known.filter_map(|it| it.statement).collect()
     }
 
     /// The message is forwarded: what is to be sent before it.
@@ -41,9 +42,14 @@ impl Session {
                 self.take_name(name);
             }
         }
+        let runs = &considered.runs;
+        let distrusts = !skipped && runs.iter().any(|run| run.statement.may_commit_inside());
         for step in considered.steps {
             if let (Step::Statement(Some(act)), false) = (&step, skipped) {
                 self.ahead.apply(act);
+                if act.changes.iter().any(Change::is_of_path) {
+                    self.path_touched = Some(self.next_span);
+                }
             }
             let span = self.span_to_fill();
             match considered.kind {
@@ -65,6 +71,9 @@ impl Session {
             }
             Kind::Extended | Kind::Silent => {}
         }
+        if distrusts {
+            self.distrust();
+        }
         forward
     }
 
@@ -72,10 +81,15 @@ impl Session {
         self.rolled_back = false;
         self.asked = run.tickets.clone();
         let statement = &run.statement;
-        if statement.may_commit_inside() {
-            self.distrust();
-        } else if lexing::may_change(statement) {
+        if lexing::may_change(statement) {
             self.lexing.touch(self.next_span);
+        }
+        if let Class::Session(SessionControl::Prepare { name, statement }) = &statement.class {
+            let prepared = Prepared {
+                statement: Some(Arc::clone(statement)),
+                comment: Tickets::default(),
+            };
+            self.statements.await_one(name.as_bytes(), prepared, None);
         }
     }
 
@@ -119,16 +133,15 @@ impl Session {
         }
     }
 
-    pub(super) fn take_name(&mut self, name: Name) {
+    fn take_name(&mut self, name: Name) {
         match name {
-            Name::Statement(name, prepared) => self.statements.await_one(&name, prepared),
-            Name::Portal(name, portal) => self.portals.await_one(&name, portal),
+            Name::Statement(name, prepared) => {
+                self.statements.await_one(&name, prepared, self.open_id());
+            }
+            Name::Portal(name, portal) => self.portals.await_one(&name, portal, self.open_id()),
             Name::CommentUsed => {
-                for mut prepared in self.statements.candidates(b"").into_iter().take(1) {
-                    prepared.comment = Tickets::default();
-                    self.statements.await_one(b"", prepared);
-                    self.statements.confirm(b"");
-                }
+                let used = |prepared: &mut Prepared| prepared.comment = Tickets::default();
+                self.statements.change(b"", used);
             }
         }
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::span::{Span, Step};
+use super::span::{Span, SpanId, Step};
 use super::state::{Act, State};
-use super::{Bound, Considered, Kind, Message, Name, Prepared, Run, Session};
+use super::{Bound, Considered, Kind, Message, Name, Path, Prepared, Run, Session};
 use crate::protocol::postgres::classify::{
     Class, Classified, SessionControl, Statement, TransactionControl, Unreadable,
 };
@@ -69,6 +69,20 @@ impl Session {
             steps: vec![step],
             ..self.considered(Kind::Extended)
         }
+    }
+
+    /// The number of the client's span that has no Sync yet.
+    pub(super) fn open_id(&self) -> Option<SpanId> {
+        self.open_span().map(|span| span.id)
+    }
+
+    /// The path in which the server will resolve names in this state. While something on its way
+    /// may fail and leave another one, it is not known.
+    fn path_in(&self, state: &State) -> Path {
+        let path = state.scope.now().known_path()?;
+        let certain = !self.is_behind()
+            || self.path_touched.is_none() && self.certain.scope.has_only_path(&path);
+        certain.then_some(path)
     }
 
     /// The client's span that has no Sync yet.
@@ -153,17 +167,17 @@ impl Session {
         let executed = match statement.executes.as_deref() {
             None => vec![],
             Some(name) => {
-                let candidates = self.statements.candidates(name.as_bytes());
-                let known = candidates.into_iter().filter_map(|it| it.statement);
-                known
-                    .chain(prepared_before(&considered.runs, name))
-                    .collect()
+                let found = self.statements.candidates(name.as_bytes(), self.open_id());
+                let known = found.known.into_iter().filter_map(|it| it.statement);
+                let known = known.chain(prepared_before(&considered.runs, name));
+                // With what is not known among them, it may be anything: as if none were known.
+                match found.unknown {
+                    true => vec![],
+                    false => known.collect(),
+                }
             }
         };
-        for executed in &executed {
-            let of_executed = change::changes(executed, None)?;
-            changes.extend(of_executed);
-        }
+        changes.extend(changes_of_executed(&statement, &executed)?);
         let late = state.snapshot_is_fixed();
         let before = state.scope.now().tickets.clone();
         if let Class::Transaction(TransactionControl::Savepoint(name)) = &statement.class
@@ -190,7 +204,7 @@ impl Session {
             executed,
             tickets: now.tickets.clone(),
             comment: comment.clone(),
-            search_path: now.known_path(),
+            search_path: self.path_in(state),
         });
         if !matches!(statement.class, Class::Unknown(_)) {
             considered.steps.push(Step::Statement(Some(act)));
@@ -243,7 +257,13 @@ impl Session {
         }
         let mut considered = self.one_step(Step::Bind(portal.into()));
         let mut bound = vec![];
-        for prepared in self.statements.candidates(statement) {
+        let found = self.statements.candidates(statement, self.open_id());
+        let search_path = self.path_in(&self.ahead);
+        let known = match found.unknown {
+            true => vec![],
+            false => found.known,
+        };
+        for prepared in known {
             let changes = match &prepared.statement {
                 Some(statement) => changes(statement, bind)?,
                 None => vec![],
@@ -253,7 +273,12 @@ impl Session {
             if !begins && !prepared.comment.is_empty() {
                 considered.names.push(Name::CommentUsed);
             }
-            bound.push(Bound { prepared, changes });
+            let search_path = search_path.clone();
+            bound.push(Bound {
+                prepared,
+                changes,
+                search_path,
+            });
         }
         if bound.is_empty() {
             // A statement that SQL within a function prepared.
@@ -262,8 +287,11 @@ impl Session {
                 statement: Some(Arc::new(unknown)),
                 comment: Tickets::default(),
             };
-            let changes = vec![];
-            bound.push(Bound { prepared, changes });
+            bound.push(Bound {
+                prepared,
+                changes: vec![],
+                search_path: None,
+            });
         }
         considered.names.push(Name::Portal(portal.into(), bound));
         Ok(considered)
@@ -272,8 +300,8 @@ impl Session {
     fn consider_execute(&self, portal: &[u8]) -> Result<Considered, Refusal> {
         let mut considered = self.considered(Kind::Extended);
         considered.asks = self.asks();
-        let candidates = self.portals.candidates(portal);
-        if candidates.is_empty() {
+        let found = self.portals.candidates(portal, self.open_id());
+        if found.unknown || found.known.is_empty() {
             // The server may know it: a cursor that SQL declared.
             let why = Statement::unreadable(Unreadable::Failed, 0);
             let mut state = self.ahead.clone();
@@ -283,7 +311,9 @@ impl Session {
             considered.may_commit = true;
             return Ok(considered);
         }
-        for (at, bound) in candidates.iter().flatten().enumerate() {
+        let bound: Vec<&Bound> = found.known.iter().flatten().collect();
+        check_acts(&bound)?;
+        for (at, bound) in bound.into_iter().enumerate() {
             let Some(statement) = &bound.prepared.statement else {
                 considered.steps.push(Step::Statement(None));
                 continue;
@@ -292,6 +322,11 @@ impl Session {
             let comment = &bound.prepared.comment;
             let changes = bound.changes.clone();
             self.add_run(&mut considered, &mut state, statement, changes, comment)?;
+            if let Some(run) = considered.runs.last_mut()
+                && run.search_path != bound.search_path
+            {
+                run.search_path = None;
+            }
             considered.may_commit |= self.may_commit(&considered.runs, &state);
             if let Class::Unknown(_) = statement.class {
                 considered.steps.push(Step::Statement(None));
@@ -318,7 +353,7 @@ impl Session {
                 executed: vec![],
                 tickets: now.tickets.clone(),
                 comment: Tickets::default(),
-                search_path: now.known_path(),
+                search_path: self.path_in(&self.ahead),
             }],
             asks: self.asks(),
             may_commit: !self.ahead.is_explicit() || self.is_behind(),
@@ -326,6 +361,40 @@ impl Session {
             ..self.considered(Kind::Query)
         }
     }
+}
+
+/// What an EXECUTE changes by what it executes. What may not happen leaves the setting unknown.
+fn changes_of_executed(
+    statement: &Statement,
+    executed: &[Arc<Statement>],
+) -> Result<Vec<Change>, Refusal> {
+    let mut changes = vec![];
+    let sure = executed.len() == 1 && statement.operation == "EXECUTE";
+    for executed in executed {
+        let of_executed = change::changes(executed, None)?.into_iter();
+        changes.extend(of_executed.map(|change| match sure {
+            true => change,
+            false => change.unsure(),
+        }));
+    }
+    Ok(changes)
+}
+
+/// Of a portal that may be several statements one runs, and the server does not say which: where
+/// they change the session or the transaction in different ways, what would be is not known.
+fn check_acts(bound: &[&Bound]) -> Result<(), Refusal> {
+    let acts = |bound: &&Bound| {
+        let statement = bound.prepared.statement.as_deref();
+        statement.is_some_and(|it| {
+            matches!(it.class, Class::Transaction(_) | Class::Session(_)) || it.executes.is_some()
+        }) || !bound.changes.is_empty()
+    };
+    if bound.len() > 1 && bound.iter().any(acts) {
+        return Err(Refusal::unclassified(
+            "which statement its name means is not certain before the server has answered",
+        ));
+    }
+    Ok(())
 }
 
 /// Whether a statement may make effective what was written, or writes outside of its transaction.

@@ -151,6 +151,9 @@ enum Name {
     CommentUsed,
 }
 
+/// A schema path; `None` where it is not known.
+type Path = Option<Arc<[Box<str>]>>;
+
 /// A prepared statement; `None` for an empty text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Prepared {
@@ -164,6 +167,8 @@ struct Prepared {
 struct Bound {
     prepared: Prepared,
     changes: Vec<Change>,
+    /// The path of its Bind, where the server resolves the names of what it can plan.
+    search_path: Path,
 }
 
 impl Considered {
@@ -214,6 +219,10 @@ pub struct Session {
     /// The tickets that the gate was asked for last.
     asked: Tickets,
     lexing: LexingState,
+    /// In spans up to this one something may have done anything to the session.
+    distrusted: SpanId,
+    /// A span up to this one may change the path, or what it means.
+    path_touched: Option<SpanId>,
 }
 
 impl Session {
@@ -233,6 +242,8 @@ impl Session {
             begins_again: false,
             asked: Tickets::default(),
             lexing: LexingState::default(),
+            distrusted: 0,
+            path_touched: None,
         }
     }
 
@@ -282,17 +293,16 @@ impl Session {
         self.lexing.told(name, value);
     }
 
-    /// A statement that was forwarded may have done anything to the session, as a volatile function
-    /// can: what its prepared statements are is not known any more.
+    /// A statement of the message that was forwarded last may have done anything to the session, as
+    /// a volatile function can: what its prepared statements and its path are is not known any
+    /// more. It may have committed that, whatever becomes of the message.
     pub fn distrust(&mut self) {
-        self.statements.clear();
-        self.portals.clear();
+        self.statements.distrust();
+        self.portals.distrust();
         self.lexing.touch(self.next_span);
-        for state in [&mut self.certain, &mut self.ahead] {
-            state
-                .scope
-                .set(false, |settings| settings.search_path = None);
-        }
+        self.distrusted = self.next_span - 1;
+        self.certain.distrust();
+        self.ahead.distrust();
     }
 
     /// What the last ReadyForQuery told.

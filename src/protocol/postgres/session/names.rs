@@ -1,9 +1,13 @@
 //! Prepared statements and portals by name.
 //!
 //! A name is taken for certain when the server has said so. Until then both what it was and what it
-//! may become count: a Parse of a name that exists fails, and the older statement stays.
+//! may become count: what makes it may fail or be skipped, and the older one stays. The exception is
+//! a Parse or Bind in the span that is still open: where that fails, the server skips whatever comes
+//! behind it in the span.
 
 use std::collections::HashMap;
+
+use super::SpanId;
 
 /// Most names of one kind in a session.
 pub const NAMES_MAX: usize = 100_000;
@@ -16,14 +20,41 @@ pub const NAME_BYTES_MAX: usize = 4096;
 pub(super) struct Names<T> {
     certain: HashMap<Box<[u8]>, T>,
     /// In the order in which the server will answer.
-    awaited: Vec<(Box<[u8]>, T)>,
+    awaited: Vec<Awaited<T>>,
+    /// The number of the next one that is awaited.
+    next: u64,
+    /// What was awaited before this number may be something else.
+    unknown_before: u64,
+    /// What is not here may exist, and be anything.
+    distrusted: bool,
 }
 
-impl<T: Clone> Names<T> {
+#[derive(Debug)]
+struct Awaited<T> {
+    name: Box<[u8]>,
+    value: T,
+    number: u64,
+    /// In which span a message of the extended protocol makes it; `None`: SQL does.
+    skips: Option<SpanId>,
+}
+
+/// What a name may mean.
+#[derive(Debug)]
+pub(super) struct Candidates<T> {
+    /// Each once, the newest first.
+    pub(super) known: Vec<T>,
+    /// Something else as well.
+    pub(super) unknown: bool,
+}
+
+impl<T: Clone + PartialEq> Names<T> {
     pub(super) fn new() -> Names<T> {
         Names {
             certain: HashMap::new(),
             awaited: vec![],
+            next: 0,
+            unknown_before: 0,
+            distrusted: false,
         }
     }
 
@@ -32,39 +63,68 @@ impl<T: Clone> Names<T> {
         name.len() <= NAME_BYTES_MAX && self.certain.len() + self.awaited.len() < NAMES_MAX
     }
 
-    /// Everything that a name may mean when the server gets to it.
-    pub(super) fn candidates(&self, name: &[u8]) -> Vec<T> {
-        let awaited = self
-            .awaited
-            .iter()
-            .rev()
-            .filter(|(known, _)| **known == *name);
-        // What replaces an unnamed one leaves nothing of it; when it fails, nothing is left at all.
-        if name.is_empty()
-            && let Some((_, newest)) = awaited.clone().next()
-        {
-            return vec![newest.clone()];
+    /// Everything that a name may mean when the server gets to it, in a message that would join the
+    /// open span.
+    pub(super) fn candidates(&self, name: &[u8], open: Option<SpanId>) -> Candidates<T> {
+        let mut found = Candidates {
+            known: vec![],
+            unknown: false,
+        };
+        let awaited = self.awaited.iter().rev();
+        for it in awaited.filter(|it| *it.name == *name) {
+            found.unknown |= it.number < self.unknown_before;
+            if !found.known.contains(&it.value) {
+                found.known.push(it.value.clone());
+            }
+            if it.skips.is_some() && it.skips == open {
+                return found;
+            }
         }
-        let awaited = awaited.map(|(_, value)| value.clone());
-        awaited.chain(self.certain.get(name).cloned()).collect()
+        match self.certain.get(name) {
+            Some(value) if !found.known.contains(value) => found.known.push(value.clone()),
+            Some(_) => {}
+            None => found.unknown |= self.distrusted,
+        }
+        found
     }
 
-    pub(super) fn await_one(&mut self, name: &[u8], value: T) {
-        self.awaited.push((name.into(), value));
+    /// A message of the extended protocol makes it, or SQL does (`skips` is `None`).
+    pub(super) fn await_one(&mut self, name: &[u8], value: T, skips: Option<SpanId>) {
+        self.awaited.push(Awaited {
+            name: name.into(),
+            value,
+            number: self.next,
+            skips,
+        });
+        self.next += 1;
     }
 
     /// The server made the oldest awaited of this name.
     pub(super) fn confirm(&mut self, name: &[u8]) {
-        if let Some(at) = self.awaited.iter().position(|(known, _)| **known == *name) {
-            let (name, value) = self.awaited.remove(at);
-            self.certain.insert(name, value);
+        let Some(at) = self.awaited.iter().position(|it| *it.name == *name) else {
+            return;
+        };
+        let it = self.awaited.remove(at);
+        if it.number < self.unknown_before {
+            self.certain.remove(name);
+        } else {
+            self.certain.insert(it.name, it.value);
         }
     }
 
     /// The server will not make the oldest awaited of this name.
     pub(super) fn give_up(&mut self, name: &[u8]) {
-        if let Some(at) = self.awaited.iter().position(|(known, _)| **known == *name) {
+        if let Some(at) = self.awaited.iter().position(|it| *it.name == *name) {
             self.awaited.remove(at);
+        }
+    }
+
+    /// Changes whatever a name may mean.
+    pub(super) fn change(&mut self, name: &[u8], change: impl Fn(&mut T)) {
+        let awaited = self.awaited.iter_mut().filter(|it| *it.name == *name);
+        awaited.for_each(|it| change(&mut it.value));
+        if let Some(value) = self.certain.get_mut(name) {
+            change(value);
         }
     }
 
@@ -72,7 +132,17 @@ impl<T: Clone> Names<T> {
         self.certain.remove(name);
     }
 
-    pub(super) fn clear(&mut self) {
+    /// The server has forgotten all of them; `distrusted`: something that is on its way may have
+    /// made others.
+    pub(super) fn clear(&mut self, distrusted: bool) {
         self.certain.clear();
+        self.distrusted &= distrusted;
+    }
+
+    /// Any of them may have become something else, those on their way too.
+    pub(super) fn distrust(&mut self) {
+        self.certain.clear();
+        self.unknown_before = self.next;
+        self.distrusted = true;
     }
 }

@@ -2,10 +2,9 @@
 
 use super::span::{Origin, SpanId, Step};
 use super::state::Act;
-use super::{Name, Prepared, Session, forgets};
+use super::{Session, forgets};
 use crate::protocol::postgres::classify::{Class, SessionControl, TransactionControl};
 use crate::protocol::postgres::frame::{BackendMessage, ClosedKind, TransactionStatus};
-use crate::protocol::postgres::ticket::Tickets;
 
 /// A reply that does not fit what was sent: the session cannot go on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -124,6 +123,13 @@ impl Session {
         Ok(())
     }
 
+    /// Whether something that was forwarded with what the server answers now, or behind it, may have
+    /// done anything to the session.
+    fn is_distrusted(&self) -> bool {
+        let answered = self.spans.front().map(|span| span.id);
+        answered.is_some_and(|id| id <= self.distrusted)
+    }
+
     fn confirm(&mut self, act: &Act, rolled_back: bool) {
         let statement = &act.statement;
         let commits = matches!(
@@ -143,16 +149,17 @@ impl Session {
         }
         match forgets(statement) {
             Some(Some(name)) => self.statements.remove(name.as_bytes()),
-            Some(None) => self.statements.clear(),
+            Some(None) => {
+                let distrusted = self.is_distrusted();
+                self.statements.clear(distrusted);
+            }
             None => {}
         }
-        if let Class::Session(SessionControl::Prepare { name, statement }) = &statement.class {
-            let prepared = Prepared {
-                statement: Some(std::sync::Arc::clone(statement)),
-                comment: Tickets::default(),
-            };
-            self.take_name(Name::Statement(name.as_bytes().into(), prepared));
+        if let Class::Session(SessionControl::Prepare { name, .. }) = &statement.class {
             self.statements.confirm(name.as_bytes());
+        }
+        if self.is_distrusted() {
+            self.certain.distrust();
         }
     }
 
@@ -171,20 +178,33 @@ impl Session {
         let in_pipeline = std::mem::take(&mut span.extended) > 0;
         let steps = std::mem::take(&mut span.steps);
         let mut told = told;
-        let steps = steps.into_iter().filter(|step| *step != Step::CopyEnd);
-        for (at, step) in steps.enumerate() {
-            match step {
-                Step::Parse(name) => self.statements.give_up(&name),
-                Step::Bind(name) => self.portals.give_up(&name),
-                Step::Refused(error) if at == 0 && !fatal => told.deliver = Deliver::Replace(error),
-                _ => {}
-            }
+        let mut steps = steps.into_iter().filter(|step| *step != Step::CopyEnd);
+        match steps.next() {
+            Some(Step::Refused(error)) if !fatal => told.deliver = Deliver::Replace(error),
+            Some(step) => self.give_up(step),
+            None => {}
         }
+        steps.for_each(|step| self.give_up(step));
         if in_pipeline {
             self.skip_to_sync();
         }
         self.predict();
         Ok(told)
+    }
+
+    /// The server will not do it.
+    fn give_up(&mut self, step: Step) {
+        match step {
+            Step::Parse(name) => self.statements.give_up(&name),
+            Step::Bind(name) => self.portals.give_up(&name),
+            Step::Statement(Some(act)) => {
+                let class = &act.statement.class;
+                if let Class::Session(SessionControl::Prepare { name, .. }) = class {
+                    self.statements.give_up(name.as_bytes());
+                }
+            }
+            _ => {}
+        }
     }
 
     /// A simple Query behind what failed in a pipeline is skipped like the rest of it.
@@ -194,7 +214,13 @@ impl Session {
         };
         while span.ended && !span.by_sync {
             match self.spans.pop_front() {
-                Some(next) => (span.ended, span.by_sync) = (next.ended, next.by_sync),
+                Some(next) => {
+                    (span.ended, span.by_sync) = (next.ended, next.by_sync);
+                    span.id = next.id;
+                    // The ReadyForQuery is that one's.
+                    span.origin = next.origin;
+                    next.steps.into_iter().for_each(|step| self.give_up(step));
+                }
                 None => span.ended = false,
             }
         }
@@ -225,15 +251,17 @@ impl Session {
             TransactionStatus::Idle => self.certain.end(!span.failed, false),
             TransactionStatus::InTransaction | TransactionStatus::Failed => {
                 self.certain.stays_open();
+                self.certain.is_failed(status == TransactionStatus::Failed);
             }
         }
+        self.path_touched = self.path_touched.filter(|touched| *touched > span.id + 1);
         if !expected {
             self.predict();
         }
         let ended = (status == TransactionStatus::Idle).then_some(span.id);
         if ended.is_some() && self.spans.is_empty() {
             // Portals end with their transaction.
-            self.portals.clear();
+            self.portals.clear(false);
         }
         let deliver = match span.origin {
             Origin::Client | Origin::ProxyForClient => Deliver::Pass,
@@ -275,7 +303,12 @@ impl Session {
         for span in &self.spans {
             for step in &span.steps {
                 match step {
-                    Step::Statement(Some(act)) => state.apply(act),
+                    Step::Statement(Some(act)) => {
+                        state.apply(act);
+                        if span.id <= self.distrusted {
+                            state.distrust();
+                        }
+                    }
                     Step::RollBack => state.end(false, false),
                     _ => {}
                 }

@@ -24,6 +24,8 @@ pub(super) struct State {
     snapshot: bool,
     /// A block that the client began: it does not end with its span.
     explicit: bool,
+    /// The block has failed: a COMMIT rolls it back.
+    failed: bool,
 }
 
 impl State {
@@ -34,7 +36,21 @@ impl State {
             isolation,
             snapshot: false,
             explicit: false,
+            failed: false,
         }
+    }
+
+    /// The block has failed, or goes on.
+    pub(super) fn is_failed(&mut self, failed: bool) {
+        self.failed = failed;
+    }
+
+    /// Something has done what nobody saw, for good.
+    pub(super) fn distrust(&mut self) {
+        self.scope.set_for_good(|settings| {
+            settings.search_path = None;
+            settings.role_changed = true;
+        });
     }
 
     /// Whether what the transaction reads was fixed before now.
@@ -93,17 +109,21 @@ impl State {
                 let _ = self.scope.savepoint(name);
             }
             TransactionControl::Release(name) => self.scope.release(name),
-            TransactionControl::RollbackTo(name) => self.scope.rollback_to(name),
+            TransactionControl::RollbackTo(name) => {
+                self.scope.rollback_to(name);
+                self.failed = false;
+            }
             TransactionControl::CommitPrepared(_) | TransactionControl::RollbackPrepared(_) => {}
         }
     }
 
     /// The transaction ends.
     pub(super) fn end(&mut self, commit: bool, chain: bool) {
-        match commit {
+        match commit && !self.failed {
             true => self.scope.commit(),
             false => self.scope.rollback(),
         }
+        self.failed = false;
         if chain {
             // The next one has the same isolation, and its own snapshot.
             self.scope.begin();

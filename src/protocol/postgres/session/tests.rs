@@ -134,3 +134,4 @@ mod replies;
 mod rollbacks;
 mod settings;
 mod transactions;
+mod uncertain;

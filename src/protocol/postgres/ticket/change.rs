@@ -61,6 +61,26 @@ impl<T: Clone> To<T> {
 }
 
 impl Change {
+    /// Whether it changes the path in which names are resolved, or what it means.
+    pub fn is_of_path(&self) -> bool {
+        matches!(
+            self,
+            Change::SearchPath(..) | Change::Role(_) | Change::ResetAll
+        )
+    }
+
+    /// The same, where it may not happen: what is set is not known.
+    #[must_use]
+    pub fn unsure(self) -> Change {
+        match self {
+            Change::SearchPath(_, lasts) => Change::SearchPath(To::Value(None), lasts),
+            Change::Isolation(_, lasts) => {
+                Change::Isolation(To::Value(Isolation::OneSnapshot), lasts)
+            }
+            other => other,
+        }
+    }
+
     /// Carries it out.
     pub fn apply(&self, scope: &mut Scope) {
         let start = scope.start().clone();

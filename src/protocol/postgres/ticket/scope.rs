@@ -119,6 +119,19 @@ impl Scope {
         &self.pair.now
     }
 
+    /// Whether this is the path that counts, whatever is rolled back or committed from here.
+    pub fn has_only_path(&self, path: &[Box<str>]) -> bool {
+        let same = |settings: &Settings| settings.known_path().as_deref() == Some(path);
+        let block = self.block.iter();
+        let saved = block.flat_map(|block| {
+            let savepoints = block.savepoints.iter().map(|(_, pair)| pair);
+            savepoints.chain([&block.before])
+        });
+        saved
+            .chain([&self.pair])
+            .all(|pair| same(&pair.now) && same(&pair.after))
+    }
+
     /// What RESET returns to.
     pub fn start(&self) -> &Settings {
         &self.start

@@ -1,10 +1,10 @@
 //! Reading a catalog out of the server's own tables, all of it as of one instant.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Row};
 
+use super::acting;
 use crate::protocol::postgres::resolve::{
     Catalog, CatalogParts, ForeignKey, Function, Oid, Relation, RelationKind,
 };
@@ -17,18 +17,6 @@ const RELATIONS: &str = "SELECT c.oid, n.nspname, c.relname, c.relkind::text, \
      EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type <> '1') \
      OR EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgtype & 64 <> 0) \
      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace";
-
-/// Views whose rule depends on a volatile function of a user's. Oids from 16384 on are theirs.
-const ACTING_VIEWS: &str = "SELECT DISTINCT r.ev_class FROM pg_rewrite r JOIN pg_depend d \
-     ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid \
-     AND d.refclassid = 'pg_proc'::regclass JOIN pg_proc p ON p.oid = d.refobjid \
-     WHERE r.ev_type = '1' AND p.provolatile = 'v' AND p.oid >= 16384";
-
-/// Tables with a policy that depends on such a function.
-const ACTING_POLICIES: &str = "SELECT DISTINCT o.polrelid FROM pg_policy o JOIN pg_depend d \
-     ON d.classid = 'pg_policy'::regclass AND d.objid = o.oid \
-     AND d.refclassid = 'pg_proc'::regclass JOIN pg_proc p ON p.oid = d.refobjid \
-     WHERE p.provolatile = 'v' AND p.oid >= 16384";
 
 const PARENTS: &str = "SELECT inhrelid, inhparent FROM pg_inherits";
 
@@ -43,26 +31,19 @@ const UNDERLYING: &str = "SELECT DISTINCT r.ev_class, d.refobjid FROM pg_rewrite
 const KEYS: &str = "SELECT conrelid, confrelid, confdeltype IN ('c', 'n', 'd'), \
      confupdtype IN ('c', 'n', 'd') FROM pg_constraint WHERE contype = 'f'";
 
-const FUNCTIONS: &str = "SELECT n.nspname, p.proname, p.provolatile = 'v' OR p.prokind = 'p', \
-     p.pronargs - p.pronargdefaults <= 1 FROM pg_proc p \
-     JOIN pg_namespace n ON n.oid = p.pronamespace";
-
-const OPERATORS: &str = "SELECT DISTINCT o.oprname FROM pg_operator o \
-     JOIN pg_proc p ON p.oid = o.oprcode WHERE p.provolatile = 'v' AND p.oid >= 16384";
-
-const CASTS: &str = "SELECT DISTINCT t.typname FROM pg_cast c JOIN pg_proc p ON p.oid = c.castfunc \
-     JOIN pg_type t ON t.oid = c.casttarget WHERE p.provolatile = 'v' AND p.oid >= 16384";
-
-/// Loads everything. The transaction that it begins ends with the connection.
-pub(super) async fn load(client: &Client) -> Result<Catalog, ControlError> {
+/// Loads everything. The transaction that it begins ends with the connection. `reading`: volatile
+/// functions that the operator knows to read.
+pub(super) async fn load(
+    client: &Client,
+    reading: &[(Box<str>, Box<str>)],
+) -> Result<Catalog, ControlError> {
     client.batch_execute(BEGIN).await?;
     let parents = pairs(client, PARENTS).await?;
     let owners = pairs(client, OWNERS).await?;
     let underlying = pairs(client, UNDERLYING).await?;
     let keys = foreign_keys(client).await?;
-    let mut acting: HashSet<Oid> = HashSet::new();
-    acting.extend(first_column::<Oid>(client, ACTING_VIEWS).await?);
-    acting.extend(first_column::<Oid>(client, ACTING_POLICIES).await?);
+    let called = acting::functions(client).await?;
+    let acting = acting::find(client, &called, reading, &underlying).await?;
     let of = |map: &HashMap<Oid, Vec<Oid>>, oid| map.get(&oid).cloned().unwrap_or_default();
     let mut relations = vec![];
     for row in rows(client, RELATIONS).await? {
@@ -77,24 +58,21 @@ pub(super) async fn load(client: &Client) -> Result<Catalog, ControlError> {
             owner: of(&owners, oid).first().copied(),
             underlying: of(&underlying, oid),
             foreign_keys: keys.get(&oid).cloned().unwrap_or_default(),
-            acts_on_read: acting.contains(&oid),
+            acts_on_read: acting.on_read.contains(&oid),
             acts_on_write: column(&row, 5)?,
         });
     }
-    let mut functions = vec![];
-    for row in rows(client, FUNCTIONS).await? {
-        functions.push(Function {
-            schema: column::<&str>(&row, 0)?.into(),
-            name: column::<&str>(&row, 1)?.into(),
-            volatile: column(&row, 2)?,
-            single_argument: column(&row, 3)?,
-        });
-    }
+    let functions = called.into_iter().map(|it| Function {
+        volatile: it.volatile || acting.functions.contains(&it.oid),
+        schema: it.schema,
+        name: it.name,
+        single_argument: it.single_argument,
+    });
     Ok(Catalog::new(CatalogParts {
         relations,
-        functions,
-        acting_operators: names(client, OPERATORS).await?,
-        acting_casts: names(client, CASTS).await?,
+        functions: functions.collect(),
+        acting_operators: acting.operators,
+        acting_casts: acting.casts,
     }))
 }
 
@@ -109,7 +87,7 @@ fn kind(relkind: &str) -> RelationKind {
     }
 }
 
-async fn rows(client: &Client, statement: &str) -> Result<Vec<Row>, ControlError> {
+pub(super) async fn rows(client: &Client, statement: &str) -> Result<Vec<Row>, ControlError> {
     Ok(client.query_typed(statement, &[]).await?)
 }
 
@@ -134,17 +112,4 @@ async fn foreign_keys(client: &Client) -> Result<HashMap<Oid, Vec<ForeignKey>>, 
         keys.entry(column(&row, 0)?).or_default().push(key);
     }
     Ok(keys)
-}
-
-async fn first_column<T>(client: &Client, statement: &str) -> Result<Vec<T>, ControlError>
-where
-    T: for<'r> FromSql<'r>,
-{
-    let rows = rows(client, statement).await?;
-    rows.iter().map(|row| column(row, 0)).collect()
-}
-
-async fn names(client: &Client, statement: &str) -> Result<Vec<Box<str>>, ControlError> {
-    let names: Vec<String> = first_column(client, statement).await?;
-    Ok(names.into_iter().map(String::into_boxed_str).collect())
 }

@@ -53,6 +53,11 @@ impl Control {
         Ok(link)
     }
 
+    /// Which database cluster answers: its own number.
+    pub(in crate::proxy::postgres) async fn system(&self) -> Result<Arc<str>, ControlError> {
+        Ok(self.link().await?.system)
+    }
+
     /// Waits until another proxy may have raised a watermark in the server. For one task.
     pub(in crate::proxy::postgres) async fn raised(&self) {
         match &self.inner.raised {

@@ -25,9 +25,10 @@ CREATE TABLE IF NOT EXISTS ringfence.session (
     PRIMARY KEY (lock, pid, started)
 );
 
--- Lets a session in. `outcome`: held, stale (with the watermark), other (kind of tokens), or
--- unknown: the lock is not there, and `known` does not say where it begins. When it is held, the
--- other proxies' sessions with lower tokens are those that `ringfence.lower` then lists.
+-- Lets a session in, or, where `of_pid` is null, only raises the watermark. `outcome`: held; waits,
+-- when it is held and other proxies' sessions still have lower tokens (`ringfence.lower`); stale
+-- (with the watermark); other (kind of tokens); or unknown: the lock is not there, and `known` does
+-- not say where it begins.
 --
 -- Order: whoever raises holds the row's exclusive lock until its commit, whoever is equal a shared
 -- one. So a session is either in the list that a raise reads after it, or finds the raised
@@ -67,13 +68,18 @@ BEGIN
         SELECT watermark INTO mark FROM ringfence.lock WHERE name = of_lock FOR SHARE;
         EXIT WHEN mark = of_token;
     END LOOP;
-    INSERT INTO ringfence.session VALUES (of_lock, of_pid, of_start, of_token, of_proxy)
-        ON CONFLICT (lock, pid, started) DO UPDATE
-        SET token = excluded.token, proxy = excluded.proxy;
+    IF of_pid IS NOT NULL THEN
+        INSERT INTO ringfence.session VALUES (of_lock, of_pid, of_start, of_token, of_proxy)
+            ON CONFLICT (lock, pid, started) DO UPDATE
+            SET token = excluded.token, proxy = excluded.proxy;
+    END IF;
     -- Its own gate has settled the token: nothing older of this proxy can be applied any more.
     DELETE FROM ringfence.session
         WHERE lock = of_lock AND token < of_token AND proxy = of_proxy;
     outcome := 'held';
+    IF EXISTS (SELECT FROM ringfence.session WHERE lock = of_lock AND token < of_token) THEN
+        outcome := 'waits';
+    END IF;
 END $$;
 
 -- Forgets sessions that have ended. A start that the role may not see is no end.

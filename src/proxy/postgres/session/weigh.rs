@@ -1,34 +1,21 @@
 //! What a message needs: its tickets, genuine; the locks that rules ask for; and what its end will
 //! bring about.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::effects::Ending;
 use super::genuine::{Genuine, Look};
-use super::settle::Standing;
-use super::{Session, admit::Admitted, settle};
+use super::resolved::{MADE_MAX, defines, names_existing, shifts};
+use super::{Session, admit::Admitted};
 use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
-use crate::protocol::postgres::classify::{
-    Class, Effect, RelationName, Statement, TEXT_BYTES_CACHED_MAX, TransactionControl,
-};
-use crate::protocol::postgres::resolve::{
-    Catalog, Required, Resolution, View, follow_made, resolve,
-};
+use crate::protocol::postgres::classify::{Class, Effect, TransactionControl};
+use crate::protocol::postgres::resolve::{Required, follow_made};
 use crate::protocol::postgres::session::{Considered, Run, SpanId};
 use crate::protocol::postgres::ticket::Tickets;
 use crate::proxy::gates::Claim;
 use crate::token::Token;
-
-/// Most resolutions that a session keeps at hand.
-const RESOLVED_MAX: usize = 64;
-/// Most temporary relations of a session that are known by name.
-const TEMPORARY_MAX: usize = 10_000;
-/// Most tables of a transaction's own that are known by name.
-const MADE_MAX: usize = 1000;
 
 /// What becomes of a message.
 pub(super) enum Weighed {
@@ -53,7 +40,7 @@ pub(super) struct Needs {
 }
 
 /// Why what a message needs is not told.
-enum Untold {
+pub(super) enum Untold {
     Later,
     /// Observing, nothing is waited for.
     Unobserved,
@@ -64,29 +51,6 @@ impl From<Refusal> for Untold {
     fn from(refusal: Refusal) -> Untold {
         Untold::Refused(refusal)
     }
-}
-
-/// What was found for the statements that come again and again.
-#[derive(Default)]
-pub(super) struct Resolved {
-    /// Against this catalog, with so many temporary relations.
-    against: Option<(Arc<Catalog>, usize)>,
-    /// The catalog is on its way, and nobody waits for it.
-    loads: Arc<AtomicBool>,
-    /// By the addresses of statement and path, which are kept alive beside.
-    known: HashMap<(usize, usize), Kept>,
-}
-
-struct Kept {
-    resolution: Arc<Resolution>,
-    _statement: Arc<Statement>,
-    _path: Option<Arc<[Box<str>]>>,
-}
-
-fn key(run: &Run) -> (usize, usize) {
-    let path = run.search_path.as_ref();
-    let path = path.map_or(0, |path| Arc::as_ptr(path).cast::<u8>() as usize);
-    (Arc::as_ptr(&run.statement) as usize, path)
 }
 
 impl Session {
@@ -233,16 +197,6 @@ impl Session {
         }
     }
 
-    /// The locks of what cannot be told: all that the rules name for this database.
-    fn locks_of_anything(&self) -> Result<Vec<LockName>, Untold> {
-        let rules = &self.listener.config.rules;
-        match rules.everything(&self.identity.database) {
-            Required::Write(locks) => Ok(locks),
-            Required::Unclassified(why) => Err(Refusal::unclassified(why).into()),
-            Required::Read | Required::Temporary => Ok(vec![]),
-        }
-    }
-
     fn locks_of_control(
         &self,
         control: &TransactionControl,
@@ -284,7 +238,11 @@ impl Session {
         let Class::Transaction(TransactionControl::Prepare(gid)) = &run.statement.class else {
             return Ok(());
         };
-        if claims.is_empty() {
+        // Whatever the transaction has carried since it began: it is applied with the rest.
+        let mut all = Arc::clone(claims);
+        let unsigned = self.listener.config.trust == Trust::Unsigned;
+        join(&mut all, self.flights.claims(unsigned).collect());
+        if all.is_empty() && self.listener.config.mode == Mode::Enforce {
             let why = "a transaction is prepared under a ticket only: who ends it must hold one";
             return Err(Refusal::unclassified(why).into());
         }
@@ -298,113 +256,16 @@ impl Session {
         }
         // What was recorded for this message before stays with it until it is forwarded.
         recorded.append(&mut ending.prepares);
-        // Whatever the transaction has carried since it began: it is applied with the rest.
-        let mut all = Arc::clone(claims);
-        let unsigned = self.listener.config.trust == Trust::Unsigned;
-        join(&mut all, self.flights.claims(unsigned).collect());
         self.begin_recording(gid, all);
         Err(Untold::Later)
     }
 
-    fn resolution_of(&mut self, run: &Run, ending: &Ending) -> Result<Arc<Resolution>, Untold> {
-        let loaded = self.admission.catalog.clone();
-        let observes = self.listener.config.mode == Mode::Observe;
-        let Some(catalog) = loaded.or_else(|| self.database.current()) else {
-            if observes {
-                self.load_aside();
-                return Err(Untold::Unobserved);
-            }
-            if let Some(resolution) = self.whatever_it_is(run)? {
-                self.load_aside();
-                return Ok(resolution);
-            }
-            self.begin_loading(None);
-            return Err(Untold::Later);
-        };
-        let against = (Arc::as_ptr(&catalog), self.temporary.len());
-        let same = self.resolved.against.as_ref();
-        if same.is_none_or(|(known, made)| (Arc::as_ptr(known), *made) != against) {
-            self.resolved.known.clear();
-            self.resolved.against = Some((Arc::clone(&catalog), against.1));
-        }
-        let alone = run.executed.is_empty() && ending.made.is_empty();
-        if alone && let Some(kept) = self.resolved.known.get(&key(run)) {
-            return Ok(Arc::clone(&kept.resolution));
-        }
-        let view = View {
-            catalog: &catalog,
-            database: &self.identity.database,
-            user: &self.user,
-            search_path: run.search_path.as_deref(),
-            temporary: &self.temporary,
-            made: &ending.made,
-        };
-        let rules = &self.listener.config.rules;
-        let resolution = resolve(&run.statement, &run.executed, &view, rules);
-        if resolution.missing && !self.admission.reloaded && !observes {
-            if let Some(resolution) = self.whatever_it_is(run)? {
-                return Ok(resolution);
-            }
-            self.begin_loading(Some(catalog));
-            return Err(Untold::Later);
-        }
-        let resolution = Arc::new(resolution);
-        // A long text is full of data and comes once.
-        let short = run.statement.span.len() <= TEXT_BYTES_CACHED_MAX;
-        if alone && !resolution.missing && short {
-            if self.resolved.known.len() >= RESOLVED_MAX {
-                self.resolved.known.clear();
-            }
-            let kept = Kept {
-                resolution: Arc::clone(&resolution),
-                _statement: Arc::clone(&run.statement),
-                _path: run.search_path.clone(),
-            };
-            self.resolved.known.insert(key(run), kept);
-        }
-        Ok(resolution)
-    }
-
-    /// What a run needs at most, where its tickets are enough for that: no catalog needs to be
-    /// waited for.
-    fn whatever_it_is(&mut self, run: &Run) -> Result<Option<Arc<Resolution>>, Untold> {
-        if matches!(self.standing, Standing::Unfit(_)) {
-            return Ok(None);
-        }
-        let Ok(locks) = self.locks_of_anything() else {
-            return Ok(None);
-        };
-        let claims = self.claims_of(run, &locks)?;
-        if missing(&locks, &claims).is_some() {
-            return Ok(None);
-        }
-        let uses = &run.statement.uses;
-        let acts = !uses.functions.is_empty() || !run.executed.is_empty();
-        Ok(Some(Arc::new(Resolution {
-            required: Required::Write(locks),
-            missing: false,
-            everything: uses.everything.or(acts.then_some("it may do anything")),
-        })))
-    }
-
-    /// Has the catalog loaded while nobody waits for it.
-    fn load_aside(&mut self) {
-        // Relaxed: it only keeps one session from asking again and again.
-        let loads = Arc::clone(&self.resolved.loads);
-        if loads.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let database = Arc::clone(&self.database);
-        self.listener.control.spawn(async move {
-            if let Err(error) = database.get().await {
-                settle::not_loaded(&error);
-            }
-            loads.store(false, Ordering::Relaxed);
-        });
-    }
-
     /// The claims of a run: those in its comment, and those of its session for the other locks.
-    fn claims_of(&mut self, run: &Run, needed: &[LockName]) -> Result<Arc<[Claim]>, Untold> {
+    pub(super) fn claims_of(
+        &mut self,
+        run: &Run,
+        needed: &[LockName],
+    ) -> Result<Arc<[Claim]>, Untold> {
         let of_session = self.claims_in(&run.tickets, needed)?;
         if run.comment.is_empty() {
             return Ok(of_session);
@@ -453,17 +314,6 @@ impl Session {
         });
         Ok(claim.into_iter().collect())
     }
-
-    /// Notes the relations that a forwarded message makes.
-    pub(super) fn note_made(&mut self, ending: Ending) {
-        self.made = ending.made;
-        for name in ending.temporary {
-            // Beyond the bound their writes ask for more than they need.
-            if self.temporary.len() < TEMPORARY_MAX && !self.temporary.contains(&name) {
-                self.temporary.push(name);
-            }
-        }
-    }
 }
 
 /// Adds the claims of a further run. Two tokens for one lock stay both: the gate will tell.
@@ -482,56 +332,9 @@ fn join(claims: &mut Arc<[Claim]>, more: Arc<[Claim]>) {
 }
 
 /// The lock that is needed and not claimed.
-fn missing<'n>(needed: &'n [LockName], claims: &[Claim]) -> Option<&'n LockName> {
+pub(super) fn missing<'n>(needed: &'n [LockName], claims: &[Claim]) -> Option<&'n LockName> {
     let claimed = |lock: &LockName| claims.iter().any(|claim| claim.lock == *lock);
     needed.iter().find(|lock| !claimed(lock))
-}
-
-/// Whether a statement may change the catalog. What a function or a procedure defines is seen when
-/// the catalog is too old, or when it lacks a name.
-fn defines(statement: &Statement) -> bool {
-    const TEMPORARY: Effect = Effect::Create { temporary: true };
-    const LASTING: Effect = Effect::Create { temporary: false };
-    let targets = &statement.uses.targets;
-    if !targets.is_empty() && targets.iter().all(|target| target.effect == TEMPORARY) {
-        return false;
-    }
-    let named = ["CREATE", "ALTER", "DROP", "DDL", "DO"];
-    let word = statement.operation.split(' ').next().unwrap_or_default();
-    named.contains(&word)
-        || targets.iter().any(|target| target.effect == LASTING)
-        || matches!(statement.class, Class::Unknown(_))
-}
-
-/// Whether a statement may change what existing names mean or do: a rule, a view, a function. Until
-/// it is committed no catalog tells of it.
-fn shifts(statement: &Statement) -> bool {
-    const PLAIN: [&str; 8] = [
-        "CREATE TABLE",
-        "CREATE TABLE AS",
-        "CREATE INDEX",
-        "CREATE SEQUENCE",
-        "CREATE SCHEMA",
-        "DROP",
-        "SELECT",
-        "COMMENT",
-    ];
-    let alone = statement.uses.targets.len() == 1 || statement.operation != "CREATE TABLE";
-    defines(statement) && !(alone && PLAIN.contains(&statement.operation))
-}
-
-/// Whether a statement names anything but tables that its transaction has made.
-fn names_existing(statement: &Statement, made: &[RelationName]) -> bool {
-    let uses = &statement.uses;
-    let is_made = |name: &RelationName| made.contains(name);
-    let relations = uses.targets.iter().map(|target| &target.relation);
-    let mut relations = relations.chain(&uses.reads);
-    !relations.all(is_made)
-        || !uses.functions.is_empty()
-        || !uses.operators.is_empty()
-        || !uses.casts.is_empty()
-        || uses.everything.is_some()
-        || statement.executes.is_some()
 }
 
 /// What is told in the audit of a message: the first statement that is more than control.

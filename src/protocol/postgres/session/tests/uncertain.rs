@@ -1,0 +1,161 @@
+//! What is on its way may fail or be skipped, or do what nobody sees.
+
+use super::{BackendMessage, Considered, Driven, E, I, Message, T};
+
+fn operations(considered: &Considered) -> Vec<&str> {
+    let runs = considered.runs.iter();
+    runs.map(|run| run.statement.operation).collect()
+}
+
+fn path(considered: &Considered) -> Option<Vec<String>> {
+    let path = considered.runs.last().unwrap().search_path.as_ref()?;
+    Some(path.iter().map(ToString::to_string).collect())
+}
+
+fn parsed(it: &mut Driven, name: &str, text: &str) {
+    it.parse(name, text);
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.ready(I);
+}
+
+#[test]
+fn an_unnamed_statement_whose_parse_may_be_skipped_leaves_the_older_one() {
+    let mut it = Driven::new();
+    parsed(&mut it, "", "DELETE FROM orders");
+    it.parse("x", "SELECT 2");
+    it.parse("", "SELECT 1");
+    it.sync();
+    it.bind("", "");
+    assert_eq!(operations(&it.execute("")), ["SELECT", "DELETE"]);
+    it.sync();
+    it.error();
+    it.ready(I);
+    it.reply(BackendMessage::BindComplete);
+    it.done("DELETE 1");
+    it.ready(I);
+    // Behind its own Parse in one span it is what that says, however many are on their way.
+    for _ in 0..3 {
+        assert_eq!(operations(&it.run("SELECT 1")), ["SELECT"]);
+        it.sync();
+    }
+}
+
+#[test]
+fn what_sql_prepares_on_its_way_counts() {
+    let mut it = Driven::new();
+    it.did("PREPARE s AS SELECT 1", "PREPARE", I);
+    it.query("DEALLOCATE s; PREPARE s AS DELETE FROM orders");
+    let execute = it.query("EXECUTE s");
+    let executed = execute.runs[0].executed.iter();
+    let executed: Vec<&str> = executed.map(|it| it.operation).collect();
+    assert_eq!(executed, ["DELETE", "SELECT"]);
+    it.error();
+    it.ready(I);
+    it.done("SELECT 1");
+    it.ready(I);
+    assert_eq!(it.query("EXECUTE s").runs[0].executed.len(), 1);
+}
+
+#[test]
+fn answers_behind_a_code_block_confirm_nothing_that_was_sent_before_it() {
+    let mut it = Driven::new();
+    it.query("PREPARE s AS SELECT 1; SET search_path = own; DO $$ $$");
+    for tag in ["PREPARE", "SET", "DO"] {
+        it.done(tag);
+    }
+    it.ready(I);
+    let execute = it.did("EXECUTE s", "SELECT 1", I);
+    assert!(execute.runs[0].executed.is_empty());
+    assert_eq!(path(&execute), None);
+    // What it prepared stays in the way of a name that is on its way.
+    it.parse("z", "SELECT 1");
+    it.sync();
+    it.bind("", "z");
+    assert!(it.execute("").runs[0].statement.uses.everything.is_some());
+}
+
+#[test]
+fn a_path_that_a_code_block_committed_is_not_rolled_back() {
+    let mut it = Driven::new();
+    it.run("SELECT 1");
+    it.send(Message::Flush);
+    it.ran("SELECT 1");
+    it.run("DO $$ BEGIN SET search_path = mine; COMMIT; END $$");
+    it.run("SELECT 1/0");
+    it.sync();
+    it.ran("DO");
+    it.reply(BackendMessage::ParseComplete);
+    it.error();
+    it.ready(I);
+    assert_eq!(path(&it.query("DELETE FROM t")), None);
+}
+
+#[test]
+fn a_path_is_not_known_while_it_may_be_taken_back() {
+    let mut it = Driven::new();
+    it.query("SET search_path = own; SELECT 1/0");
+    assert_eq!(path(&it.query("DELETE FROM t")), None);
+    let mut it = Driven::new();
+    it.did("BEGIN", "BEGIN", T);
+    it.did("SET search_path = own", "SET", T);
+    it.query("SELECT 1/0");
+    it.query("COMMIT");
+    assert_eq!(path(&it.query("DELETE FROM t")), None);
+    // Where nothing changes it, it is known in a pipeline too.
+    let mut it = Driven::new();
+    it.query("SELECT 1");
+    assert!(path(&it.query("DELETE FROM t")).is_some());
+    it.done("SELECT 1");
+    it.ready(I);
+    it.done("DELETE 1");
+    it.ready(I);
+    it.did("SET search_path = own", "SET", I);
+    assert!(path(&it.query("DELETE FROM t")).is_some());
+}
+
+#[test]
+fn a_commit_of_a_failed_block_takes_its_path_back() {
+    let mut it = Driven::new();
+    it.did("BEGIN", "BEGIN", T);
+    it.did("SET search_path = own", "SET", T);
+    it.query("SELECT 1/0");
+    it.error();
+    it.ready(E);
+    let considered = it.query("COMMIT; DELETE FROM t");
+    assert_eq!(path(&considered), Some(vec!["public".to_owned()]));
+}
+
+#[test]
+fn the_path_of_a_bind_counts() {
+    let mut it = Driven::new();
+    it.parse("w", "DELETE FROM t");
+    it.parse("p", "SET search_path = own");
+    it.bind("1", "w");
+    it.bind("2", "p");
+    it.execute("2");
+    assert_eq!(path(&it.execute("1")), None);
+}
+
+#[test]
+fn a_name_with_two_meanings_is_not_executed_where_they_change_the_session() {
+    let mut it = Driven::new();
+    parsed(&mut it, "s", "SET search_path = public");
+    it.parse("s", "SELECT 1");
+    it.sync();
+    it.bind("", "s");
+    assert!(it.0.consider(Message::Execute(b"")).is_err());
+}
+
+#[test]
+fn a_refused_commit_in_a_skipped_pipeline_has_its_answer() {
+    let mut it = Driven::new();
+    it.did("BEGIN", "BEGIN", T);
+    it.parse("", "SELEC");
+    let commit = it.consider_query("COMMIT").unwrap();
+    it.0.refuse(&commit, b"RF001".to_vec());
+    it.sync();
+    it.error();
+    it.ready(E);
+    assert!(it.0.is_quiet());
+}

@@ -1,0 +1,230 @@
+//! What a statement needs by its names: resolved against the catalog, once for those that come
+//! again and again.
+//!
+//! Until a change of the catalog is committed no catalog tells of it: what the open transaction has
+//! made is followed here, and what it may have changed counts as anything.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::Session;
+use super::effects::Ending;
+use super::settle::{self, Standing};
+use super::weigh::{Untold, missing};
+use crate::config::Mode;
+use crate::lock_name::LockName;
+use crate::protocol::postgres::classify::{
+    Class, Effect, RelationName, Statement, TEXT_BYTES_CACHED_MAX,
+};
+use crate::protocol::postgres::resolve::{Catalog, Required, Resolution, View, resolve};
+use crate::protocol::postgres::session::Run;
+use crate::protocol::{Refusal, Unmatched};
+
+/// Most resolutions that a session keeps at hand.
+const RESOLVED_MAX: usize = 64;
+/// Most temporary relations of a session that are known by name.
+const TEMPORARY_MAX: usize = 10_000;
+/// Most tables of a transaction's own that are known by name.
+pub(super) const MADE_MAX: usize = 1000;
+
+/// What was found for the statements that come again and again.
+#[derive(Default)]
+pub(super) struct Resolved {
+    /// Against this catalog, with so many temporary relations.
+    against: Option<(Arc<Catalog>, usize)>,
+    /// The catalog is on its way, and nobody waits for it.
+    loads: Arc<AtomicBool>,
+    /// By the addresses of statement and path, which are kept alive beside.
+    known: HashMap<(usize, usize), Kept>,
+}
+
+struct Kept {
+    resolution: Arc<Resolution>,
+    _statement: Arc<Statement>,
+    _path: Option<Arc<[Box<str>]>>,
+}
+
+fn key(run: &Run) -> (usize, usize) {
+    let path = run.search_path.as_ref();
+    let path = path.map_or(0, |path| Arc::as_ptr(path).cast::<u8>() as usize);
+    (Arc::as_ptr(&run.statement) as usize, path)
+}
+
+impl Session {
+    /// The locks of what cannot be told: all that the rules name for this database.
+    pub(super) fn locks_of_anything(&self) -> Result<Vec<LockName>, Untold> {
+        let rules = &self.listener.config.rules;
+        match rules.everything(&self.identity.database) {
+            Required::Write(locks) => Ok(locks),
+            Required::Unclassified(why) => Err(Refusal::unclassified(why).into()),
+            Required::Read | Required::Temporary => Ok(vec![]),
+        }
+    }
+
+    pub(super) fn resolution_of(
+        &mut self,
+        run: &Run,
+        ending: &Ending,
+    ) -> Result<Arc<Resolution>, Untold> {
+        let loaded = self.admission.catalog.clone();
+        let observes = self.listener.config.mode == Mode::Observe;
+        let Some(catalog) = loaded.or_else(|| self.database.current()) else {
+            if observes {
+                self.load_aside();
+                return Err(Untold::Unobserved);
+            }
+            if let Some(resolution) = self.whatever_it_is(run)? {
+                self.load_aside();
+                return Ok(resolution);
+            }
+            self.begin_loading(None);
+            return Err(Untold::Later);
+        };
+        let against = (Arc::as_ptr(&catalog), self.temporary.len());
+        let same = self.resolved.against.as_ref();
+        if same.is_none_or(|(known, made)| (Arc::as_ptr(known), *made) != against) {
+            self.resolved.known.clear();
+            self.resolved.against = Some((Arc::clone(&catalog), against.1));
+        }
+        let alone = run.executed.is_empty() && ending.made.is_empty();
+        if alone && let Some(kept) = self.resolved.known.get(&key(run)) {
+            return Ok(Arc::clone(&kept.resolution));
+        }
+        let view = View {
+            catalog: &catalog,
+            database: &self.identity.database,
+            user: &self.user,
+            search_path: run.search_path.as_deref(),
+            temporary: &self.temporary,
+            made: &ending.made,
+        };
+        let rules = &self.listener.config.rules;
+        let resolution = resolve(&run.statement, &run.executed, &view, rules);
+        if resolution.missing && !self.admission.reloaded && !observes {
+            if let Some(resolution) = self.whatever_it_is(run)? {
+                return Ok(resolution);
+            }
+            self.begin_loading(Some(catalog));
+            return Err(Untold::Later);
+        }
+        let resolution = Arc::new(resolution);
+        // A long text is full of data and comes once.
+        let short = run.statement.span.len() <= TEXT_BYTES_CACHED_MAX;
+        if alone && !resolution.missing && short {
+            if self.resolved.known.len() >= RESOLVED_MAX {
+                self.resolved.known.clear();
+            }
+            let kept = Kept {
+                resolution: Arc::clone(&resolution),
+                _statement: Arc::clone(&run.statement),
+                _path: run.search_path.clone(),
+            };
+            self.resolved.known.insert(key(run), kept);
+        }
+        Ok(resolution)
+    }
+
+    /// What a run needs at most, where its tickets are enough for that: no catalog needs to be
+    /// waited for.
+    fn whatever_it_is(&mut self, run: &Run) -> Result<Option<Arc<Resolution>>, Untold> {
+        // What no rule covers may have to be refused all the same.
+        let rejects = self.listener.config.rules.unmatched() == Unmatched::Reject;
+        if rejects || matches!(self.standing, Standing::Unfit(_)) {
+            return Ok(None);
+        }
+        let Ok(locks) = self.locks_of_anything() else {
+            return Ok(None);
+        };
+        let claims = match self.claims_of(run, &locks) {
+            Ok(claims) => claims,
+            // It may still be enough for what the run really needs.
+            Err(Untold::Refused(_)) => return Ok(None),
+            Err(untold) => return Err(untold),
+        };
+        if missing(&locks, &claims).is_some() {
+            return Ok(None);
+        }
+        let uses = &run.statement.uses;
+        let acts = !uses.functions.is_empty() || !run.executed.is_empty();
+        Ok(Some(Arc::new(Resolution {
+            required: Required::Write(locks),
+            missing: false,
+            everything: uses.everything.or(acts.then_some("it may do anything")),
+        })))
+    }
+
+    /// Has the catalog loaded while nobody waits for it.
+    fn load_aside(&mut self) {
+        // Relaxed: it only keeps one session from asking again and again.
+        let loads = Arc::clone(&self.resolved.loads);
+        if loads.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let database = Arc::clone(&self.database);
+        self.listener.control.spawn(async move {
+            if let Err(error) = database.get().await {
+                settle::not_loaded(&error);
+            }
+            loads.store(false, Ordering::Relaxed);
+        });
+    }
+
+    /// Notes the relations that a forwarded message makes.
+    pub(super) fn note_made(&mut self, ending: Ending) {
+        self.made = ending.made;
+        for name in ending.temporary {
+            // Beyond the bound their writes ask for more than they need.
+            if self.temporary.len() < TEMPORARY_MAX && !self.temporary.contains(&name) {
+                self.temporary.push(name);
+            }
+        }
+    }
+}
+
+/// Whether a statement may change the catalog. What a function or a procedure defines is seen when
+/// the catalog is too old, or when it lacks a name.
+pub(super) fn defines(statement: &Statement) -> bool {
+    const TEMPORARY: Effect = Effect::Create { temporary: true };
+    const LASTING: Effect = Effect::Create { temporary: false };
+    let targets = &statement.uses.targets;
+    if !targets.is_empty() && targets.iter().all(|target| target.effect == TEMPORARY) {
+        return false;
+    }
+    let named = ["CREATE", "ALTER", "DROP", "DDL", "DO"];
+    let word = statement.operation.split(' ').next().unwrap_or_default();
+    named.contains(&word)
+        || targets.iter().any(|target| target.effect == LASTING)
+        || matches!(statement.class, Class::Unknown(_))
+}
+
+/// Whether a statement may change what existing names mean or do: a rule, a view, a function. Until
+/// it is committed no catalog tells of it.
+pub(super) fn shifts(statement: &Statement) -> bool {
+    const PLAIN: [&str; 8] = [
+        "CREATE TABLE",
+        "CREATE TABLE AS",
+        "CREATE INDEX",
+        "CREATE SEQUENCE",
+        "CREATE SCHEMA",
+        "DROP",
+        "SELECT",
+        "COMMENT",
+    ];
+    let alone = statement.uses.targets.len() == 1 || statement.operation != "CREATE TABLE";
+    defines(statement) && !(alone && PLAIN.contains(&statement.operation))
+}
+
+/// Whether a statement names anything but tables that its transaction has made.
+pub(super) fn names_existing(statement: &Statement, made: &[RelationName]) -> bool {
+    let uses = &statement.uses;
+    let is_made = |name: &RelationName| made.contains(name);
+    let relations = uses.targets.iter().map(|target| &target.relation);
+    let mut relations = relations.chain(&uses.reads);
+    !relations.all(is_made)
+        || !uses.functions.is_empty()
+        || !uses.operators.is_empty()
+        || !uses.casts.is_empty()
+        || uses.everything.is_some()
+        || statement.executes.is_some()
+}

@@ -16,8 +16,8 @@ use super::serve;
 
 const INSTANCE: &str = "bench";
 const LOCK: &str = "bench";
-/// Backends, for the idle connections.
-const CONNECTIONS_MAX: u32 = 1200;
+/// Backends, for the idle connections of one proxy after the other: pgbouncer keeps its own.
+const CONNECTIONS_MAX: u32 = 3500;
 /// Of pgbench: with fewer branches most transactions of 64 connections wait for a row.
 const SCALE: &str = "20";
 

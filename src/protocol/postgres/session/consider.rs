@@ -177,7 +177,7 @@ impl Session {
                 }
             }
         };
-        changes.extend(changes_of_executed(&statement, &executed)?);
+        changes.extend(changes_of_executed(statement, &executed)?);
         let late = state.snapshot_is_fixed();
         let before = state.scope.now().tickets.clone();
         if let Class::Transaction(TransactionControl::Savepoint(name)) = &statement.class
@@ -265,6 +265,11 @@ impl Session {
         };
         for prepared in known {
             let changes = match &prepared.statement {
+                // A portal that has ended may be executed again, and sets nothing then.
+                Some(statement) if !statement.uses.set_configs.is_empty() => {
+                    let changes = changes(statement, bind)?.into_iter();
+                    changes.map(Change::unsure).collect()
+                }
                 Some(statement) => changes(statement, bind)?,
                 None => vec![],
             };

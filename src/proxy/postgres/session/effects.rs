@@ -15,6 +15,10 @@ pub(super) struct Ending {
     pub(super) distrusts: bool,
     /// It may change the catalog.
     pub(super) defines: bool,
+    /// It may change what the names of later statements do.
+    pub(super) redefines: bool,
+    /// A temporary name may stand for something else behind it.
+    pub(super) shadows: bool,
     /// Temporary relations that it makes.
     pub(super) temporary: Vec<Box<str>>,
     /// Tables of its transaction that the catalog does not have yet, behind it.
@@ -30,6 +34,8 @@ pub(super) struct Ending {
 pub(super) struct Effects {
     /// The catalog may have changed when this span has ended.
     defined: Option<SpanId>,
+    /// Until this span has ended, what names do is not known.
+    redefined: Option<SpanId>,
     /// Names of prepared transactions on their way.
     names: Vec<Named>,
     /// The server has said why it ends the session.
@@ -48,8 +54,11 @@ struct Named {
 impl Effects {
     /// A message was forwarded in this span.
     pub(super) fn note(&mut self, ending: &mut Ending, span: SpanId) {
-        if ending.defines {
+        if ending.defines || ending.redefines {
             self.defined = Some(span);
+        }
+        if ending.redefines {
+            self.redefined = Some(span);
         }
         for (prepares, name) in [
             (true, ending.prepares.take()),
@@ -65,6 +74,11 @@ impl Effects {
         }
     }
 
+    /// Whether names may do what the catalog does not tell.
+    pub(super) fn redefined(&self) -> bool {
+        self.redefined.is_some()
+    }
+
     /// The server told an error in this span.
     pub(super) fn failed(&mut self, span: Option<SpanId>) {
         for name in &mut self.names {
@@ -78,6 +92,7 @@ impl Effects {
             self.defined = None;
             database.outdated();
         }
+        self.redefined = self.redefined.filter(|redefined| *redefined > span);
         for name in self.names.extract_if(.., |name| name.span <= span) {
             match (name.prepares, name.failed) {
                 (true, true) => prepared.failed(&name.gid, name.used),

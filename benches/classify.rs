@@ -58,6 +58,7 @@ fn statements(criterion: &mut Criterion) {
         search_path: Some(&path),
         temporary: &[],
         made: &[],
+        redefined: false,
     };
     let rule = PostgresRule::new(None, None, Some("public.*"), "bench").unwrap();
     let rules = PostgresRules::new(vec![rule], Unmatched::Pass);

@@ -52,6 +52,7 @@ fn a_read_succeeds_where_postgres_refuses_what_writes() {
         search_path: Some(&path),
         temporary: &[],
         made: &[],
+        redefined: false,
     };
     let classifier = Classifier::new();
     let (mut reads, mut writes, mut refused) = (0, 0, 0);
@@ -97,6 +98,7 @@ fn plain_reads_are_called_reads_and_every_refused_statement_a_write() {
         search_path: Some(&path),
         temporary: &[],
         made: &[],
+        redefined: false,
     };
     let classifier = Classifier::new();
     for text in statements::READS {

@@ -32,6 +32,7 @@ fn needs(catalog: &Catalog, statement: &str) -> Resolution {
         search_path: None,
         temporary: &[],
         made: &[],
+        redefined: false,
     };
     let classified = Classifier::new().classify(statement.as_bytes(), Lexing::CERTAIN);
     resolve(&classified.statements[0], &[], &view, &rules)

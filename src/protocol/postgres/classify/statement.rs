@@ -208,6 +208,10 @@ pub struct Uses {
     pub defines_in: Vec<Option<Box<str>>>,
     /// It may write to anything, and why.
     pub everything: Option<&'static str>,
+    /// After it, names may do what the catalog of before it does not tell.
+    pub redefines: bool,
+    /// What it creates may be there already, and be something else.
+    pub if_not_exists: bool,
 }
 
 /// A relation as it is written.
@@ -278,6 +282,8 @@ pub struct SetConfig {
     pub value: Argument,
     /// Whether it ends with the transaction.
     pub local: Argument,
+    /// The statement is nothing but this call: where it succeeds, it was carried out.
+    pub sure: bool,
 }
 
 /// An argument of a call.
@@ -317,7 +323,14 @@ impl Statement {
             Class::Transaction(_) => false,
             Class::Session(control) => matches!(
                 control,
-                SessionControl::Execute | SessionControl::Fetch | SessionControl::ImportSnapshot
+                SessionControl::Execute
+                    | SessionControl::Fetch
+                    | SessionControl::ImportSnapshot
+                    | SessionControl::Prepare { .. }
+                    | SessionControl::Deallocate(_)
+                    | SessionControl::Discard
+                    | SessionControl::DiscardAll
+                    | SessionControl::CloseCursor
             ),
             Class::Read | Class::Write | Class::Maintenance | Class::Unknown(_) => {
                 self.operation != "LOCK"

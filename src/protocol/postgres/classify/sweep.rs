@@ -64,6 +64,24 @@ impl Sweep {
         add(&mut self.uses.targets, target)
     }
 
+    /// The statement is `SELECT set_config(..)` and no more.
+    pub(super) fn is_one_set_config(&mut self, select: &nodes::SelectStmt) {
+        let called = self.uses.functions.as_slice();
+        let qualified = |schema: &Option<Box<str>>| {
+            schema
+                .as_deref()
+                .is_none_or(|schema| schema == "pg_catalog")
+        };
+        let one = matches!(called, [one] if &*one.name == "set_config" && qualified(&one.schema));
+        let direct = select
+            .target_list()
+            .iter()
+            .all(|target| matches!(target.val(), Node::FuncCall(call) if call.args().len() == 3));
+        if let [call] = self.uses.set_configs.as_mut_slice() {
+            call.sure = one && direct && is_bare(select);
+        }
+    }
+
     pub(super) fn everything(&mut self, why: &'static str) {
         self.writes = true;
         self.uses.everything.get_or_insert(why);
@@ -223,6 +241,7 @@ impl Sweep {
                 name: first.clone(),
                 value,
                 local,
+                sure: false,
             };
             if self.uses.set_configs.len() >= NAMES_MAX {
                 return Err(TooMany);
@@ -254,7 +273,7 @@ pub(super) fn qualified(parts: &pg_raw_parse::list::NodeList) -> (Option<Box<str
 /// A literal, also cast to a type, or a parameter.
 fn argument(node: Node<'_>) -> Argument {
     let node = match node {
-        Node::TypeCast(cast) => cast.arg(),
+        Node::TypeCast(cast) if keeps_text(cast) => cast.arg(),
         other => other,
     };
     match node {
@@ -271,6 +290,39 @@ fn argument(node: Node<'_>) -> Argument {
         }
         _ => Argument::Other,
     }
+}
+
+/// Whether a cast leaves a text as it is: `varchar(3)` would not.
+fn keeps_text(cast: &nodes::TypeCast) -> bool {
+    cast.type_name().is_some_and(|name| {
+        let mut parts: Vec<&str> = name.names().iter().filter_map(|it| it.sval()).collect();
+        let last = parts.pop();
+        let known = matches!(last, Some("text" | "varchar" | "bool" | "regclass"));
+        let plain = name.typmods().is_empty() && name.array_bounds().is_empty();
+        known && plain && matches!(parts.as_slice(), [] | ["pg_catalog"])
+    })
+}
+
+/// Whether a SELECT has a list of expressions and nothing else: it gives one row.
+fn is_bare(select: &nodes::SelectStmt) -> bool {
+    let nothing = |node: Node<'_>| matches!(node, Node::None);
+    select.distinct_clause().is_empty()
+        && select.into_clause().is_none()
+        && select.from_clause().is_empty()
+        && select.group_clause().is_empty()
+        && select.window_clause().is_empty()
+        && select.values_lists().is_empty()
+        && select.sort_clause().is_empty()
+        && select.locking_clause().is_empty()
+        && select.with_clause().is_none()
+        && select.larg().is_none()
+        && [select.where_clause(), select.having_clause()]
+            .into_iter()
+            .all(nothing)
+        && [select.limit_offset(), select.limit_count()]
+            .into_iter()
+            .all(nothing)
+        && select.target_list().len() == 1
 }
 
 /// The same where a truth value stands.

@@ -53,6 +53,9 @@ pub(super) fn classify(node: Node<'_>, span: std::ops::Range<usize>) -> Statemen
         let unreadable = Statement::unreadable(Unreadable::TooMany, span.end);
         return Statement { span, ..unreadable };
     };
+    if let Node::SelectStmt(select) = node {
+        sweep.is_one_set_config(select);
+    }
     let sweep = sweep.finish();
     let by_sweep = if sweep.writes {
         Class::Write
@@ -104,7 +107,17 @@ fn statement(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> {
             "DEALLOCATE",
             SessionControl::Deallocate(it.name().map(Into::into)),
         ),
-        Node::DeclareCursorStmt(it) => nested("DECLARE", it.query(), sweep)?,
+        Node::DeclareCursorStmt(it) => {
+            let found = nested("DECLARE", it.query(), sweep)?;
+            if !sweep.uses.set_configs.is_empty() {
+                // It would set at some FETCH.
+                return Ok(Found {
+                    class: Some(Class::Unknown(Unreadable::Failed)),
+                    ..everything("DECLARE", "a cursor that sets parameters", sweep)
+                });
+            }
+            found
+        }
         Node::FetchStmt(_) => control("FETCH", SessionControl::Fetch),
         Node::ClosePortalStmt(_) => control("CLOSE", SessionControl::CloseCursor),
         Node::ListenStmt(_) => control("LISTEN", SessionControl::Notification),
@@ -277,6 +290,12 @@ fn object(operation: &'static str, schema: Option<Box<str>>, sweep: &mut Sweep) 
     found(operation)
 }
 
+/// It may change what the names of later statements do.
+fn redefining(found: Found, sweep: &mut Sweep) -> Found {
+    sweep.uses.redefines = true;
+    found
+}
+
 fn object_of_list(operation: &'static str, name: &NodeList, sweep: &mut Sweep) -> Found {
     let (schema, _) = qualified(name);
     object(operation, schema, sweep)
@@ -307,14 +326,30 @@ fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> 
         Node::CreateStmt(it) => {
             // A partition or a child gives its parent new rows.
             on_list("CREATE TABLE", it.inh_relations(), Effect::Define, sweep)?;
+            sweep.uses.if_not_exists = it.if_not_exists;
             created("CREATE TABLE", it.relation(), sweep)?
         }
-        Node::ViewStmt(it) => created("CREATE VIEW", it.view(), sweep)?,
+        Node::ViewStmt(it) => {
+            // A view of the session's own is in no catalog that is looked at: its name stays one
+            // that is not known, whose use is a write to everything.
+            let temporary = it.view().is_some_and(is_temporary);
+            let found = match temporary {
+                true => everything("CREATE VIEW", "a temporary view", sweep),
+                false => created("CREATE VIEW", it.view(), sweep)?,
+            };
+            redefining(found, sweep)
+        }
         Node::CreateSeqStmt(it) => created("CREATE SEQUENCE", it.sequence(), sweep)?,
         Node::AlterSeqStmt(it) => on("ALTER SEQUENCE", it.sequence(), Effect::Define, sweep)?,
         Node::IndexStmt(it) => on("CREATE INDEX", it.relation(), Effect::Define, sweep)?,
-        Node::RuleStmt(it) => on("CREATE RULE", it.relation(), Effect::Define, sweep)?,
-        Node::CreateTrigStmt(it) => on("CREATE TRIGGER", it.relation(), Effect::Define, sweep)?,
+        Node::RuleStmt(it) => {
+            let found = on("CREATE RULE", it.relation(), Effect::Define, sweep)?;
+            redefining(found, sweep)
+        }
+        Node::CreateTrigStmt(it) => {
+            let found = on("CREATE TRIGGER", it.relation(), Effect::Define, sweep)?;
+            redefining(found, sweep)
+        }
         Node::CreatePolicyStmt(it) => on("CREATE POLICY", it.table(), Effect::Define, sweep)?,
         Node::AlterPolicyStmt(it) => on("ALTER POLICY", it.table(), Effect::Define, sweep)?,
         Node::RefreshMatViewStmt(it) => on(
@@ -327,11 +362,20 @@ fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> 
         Node::RenameStmt(it) => rename(it, sweep)?,
         Node::AlterObjectSchemaStmt(it) => move_to_schema(it, sweep)?,
         Node::DropStmt(it) => drop_objects(it, sweep)?,
-        Node::CreateFunctionStmt(it) => object_of_list("CREATE FUNCTION", it.funcname(), sweep),
-        Node::CreateDomainStmt(_) => object("CREATE DOMAIN", None, sweep),
+        Node::CreateFunctionStmt(it) => {
+            let found = object_of_list("CREATE FUNCTION", it.funcname(), sweep);
+            redefining(found, sweep)
+        }
+        Node::CreateDomainStmt(_) => {
+            let found = object("CREATE DOMAIN", None, sweep);
+            redefining(found, sweep)
+        }
         Node::CreateEnumStmt(_) | Node::CreateRangeStmt(_) => object("CREATE TYPE", None, sweep),
         // Aggregates, operators, types, collations, text search.
-        Node::DefineStmt(_) => object("CREATE", None, sweep),
+        Node::DefineStmt(_) => {
+            let found = object("CREATE", None, sweep);
+            redefining(found, sweep)
+        }
         Node::CompositeTypeStmt(_) => object("CREATE TYPE", None, sweep),
         Node::CommentStmt(_) => object("COMMENT", None, sweep),
         Node::SecLabelStmt(_) => object("SECURITY LABEL", None, sweep),
@@ -352,6 +396,7 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
         if command.behavior == raw::DropBehavior::DROP_CASCADE {
             sweep.everything("CASCADE may reach any relation");
         }
+        sweep.uses.redefines |= !keeps_names(command.subtype);
         match command.def() {
             // ATTACH and DETACH PARTITION, INHERIT and NO INHERIT.
             Node::PartitionCmd(part) => {
@@ -364,6 +409,25 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
     on("ALTER TABLE", it.relation(), Effect::Define, sweep)
 }
 
+/// Whether a part of ALTER TABLE leaves what statements on the table reach as it is.
+fn keeps_names(part: raw::AlterTableType::Type) -> bool {
+    use raw::AlterTableType as Part;
+    matches!(
+        part,
+        Part::AT_AddColumn
+            | Part::AT_DropColumn
+            | Part::AT_ColumnDefault
+            | Part::AT_SetNotNull
+            | Part::AT_DropNotNull
+            | Part::AT_AlterColumnType
+            | Part::AT_DropConstraint
+            | Part::AT_ChangeOwner
+            | Part::AT_SetStatistics
+            | Part::AT_SetStorage
+            | Part::AT_ReplicaIdentity
+    )
+}
+
 /// The old name and, for a relation, the new one: it must not slip under a rule.
 fn rename(it: &nodes::RenameStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
     let Some(name) = it.relation() else {
@@ -373,6 +437,7 @@ fn rename(it: &nodes::RenameStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
             sweep,
         ));
     };
+    sweep.uses.redefines = true;
     sweep.target(name, Effect::Define)?;
     let renames_relation = it.subname().is_none();
     if renames_relation {
@@ -385,6 +450,7 @@ fn move_to_schema(it: &nodes::AlterObjectSchemaStmt, sweep: &mut Sweep) -> Resul
     let (Some(name), Some(schema)) = (it.relation(), it.newschema()) else {
         return Ok(everything("ALTER", "what it moves is not resolved", sweep));
     };
+    sweep.uses.redefines = true;
     sweep.target(name, Effect::Define)?;
     push_moved(Some(schema), name.relname().unwrap_or_default(), sweep);
     Ok(found("ALTER"))

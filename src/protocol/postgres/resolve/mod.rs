@@ -49,6 +49,9 @@ pub struct View<'v> {
     /// Tables that its transaction has made and that the catalog cannot have yet: plain ones, that
     /// no rule, no child and no foreign key makes more of.
     pub made: &'v [RelationName],
+    /// Something on its way, or in the open transaction, may make names do what the catalog does not
+    /// tell.
+    pub redefined: bool,
 }
 
 /// What a statement needs.
@@ -115,6 +118,7 @@ pub fn follow_made(made: &mut Vec<RelationName>, statement: &Statement) {
     let targets = &statement.uses.targets;
     let makes = Effect::Create { temporary: false };
     if let [target] = targets.as_slice()
+        && !statement.uses.if_not_exists
         && target.effect == makes
         && statement.operation.starts_with("CREATE TABLE")
     {
@@ -130,6 +134,18 @@ pub fn follow_made(made: &mut Vec<RelationName>, statement: &Statement) {
     if statement.uses.everything.is_some() {
         made.clear();
     }
+}
+
+/// Whether names of later statements may do what the catalog of before this one does not tell.
+pub fn redefines(statement: &Statement) -> bool {
+    statement.uses.redefines || statement.uses.everything.is_some()
+}
+
+/// Whether a name that stood for a plain temporary table may stand for something else behind a
+/// statement.
+pub fn shadows_temporary(statement: &Statement) -> bool {
+    statement.uses.everything.is_some()
+        || matches!(statement.operation, "CREATE VIEW" | "CREATE RULE" | "ALTER")
 }
 
 /// Whether a class is a write by itself, whatever it uses.

@@ -67,6 +67,9 @@ impl<'v> Reach<'v> {
         if let Some(why) = uses.everything {
             self.everything(why);
         }
+        if self.view.redefined && self.names_anything(statement) {
+            self.everything("what its names do may have been changed since the catalog was read");
+        }
         self.schemas.extend(uses.defines_in.iter().cloned());
         for target in &uses.targets {
             self.add_target(target);
@@ -76,6 +79,23 @@ impl<'v> Reach<'v> {
             self.add_read(read, is_cte);
         }
         self.add_calls(statement, rules);
+    }
+
+    /// Whether it names anything that a definition may have changed.
+    fn names_anything(&self, statement: &Statement) -> bool {
+        let uses = &statement.uses;
+        let builtin = |schema: &str| matches!(schema, "pg_catalog" | "information_schema");
+        let reads = uses.reads.iter().any(|name| match &name.schema {
+            Some(schema) => !builtin(schema),
+            None => !uses.ctes.contains(&name.name),
+        });
+        let changes = |effect: Effect| !matches!(effect, Effect::Create { .. });
+        let targets = uses.targets.iter().any(|target| changes(target.effect));
+        let calls = uses.functions.iter().any(|call| match &call.schema {
+            Some(schema) => !builtin(schema),
+            None => !call.by_syntax,
+        });
+        reads || targets || calls || !uses.operators.is_empty() || !uses.casts.is_empty()
     }
 
     fn add_calls(&mut self, statement: &Statement, rules: &PostgresRules) {
@@ -161,7 +181,10 @@ impl<'v> Reach<'v> {
 
     fn is_own_temporary(&self, name: &RelationName) -> bool {
         match name.schema.as_deref() {
-            Some(schema) => schema == "pg_temp" || schema.starts_with("pg_temp_"),
+            Some(schema) => {
+                let own = schema == "pg_temp" || schema.starts_with("pg_temp_");
+                own && self.view.temporary.contains(&name.name)
+            }
             None => self.view.temporary.contains(&name.name),
         }
     }
@@ -208,7 +231,8 @@ impl<'v> Reach<'v> {
     }
 
     fn add_created(&mut self, name: &RelationName, temporary: bool) {
-        if temporary || self.is_own_temporary(name) && name.schema.is_some() {
+        let in_temporary = name.schema.as_deref() == Some("pg_temp");
+        if temporary || in_temporary || self.is_own_temporary(name) && name.schema.is_some() {
             self.temporary = true;
             return;
         }

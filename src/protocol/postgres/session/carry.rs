@@ -81,7 +81,11 @@ impl Session {
         self.rolled_back = false;
         self.asked = run.tickets.clone();
         let statement = &run.statement;
-        if lexing::may_change(statement) {
+        let unknown = statement.executes.is_some() && run.executed.is_empty();
+        let mut all = run.executed.iter().chain([statement]);
+        if unknown || all.any(|it| lexing::may_set(it)) {
+            self.lexing.hold(self.next_span);
+        } else if lexing::may_take_back(statement) {
             self.lexing.touch(self.next_span);
         }
         if let Class::Session(SessionControl::Prepare { name, statement }) = &statement.class {

@@ -265,6 +265,11 @@ impl Session {
         };
         for prepared in known {
             let changes = match &prepared.statement {
+                // A portal that has ended may be executed again, and sets nothing then.
+                Some(statement) if !statement.uses.set_configs.is_empty() => {
+                    let changes = changes(statement, bind)?.into_iter();
+                    changes.map(Change::unsure).collect()
+                }
                 Some(statement) => changes(statement, bind)?,
                 None => vec![],
             };

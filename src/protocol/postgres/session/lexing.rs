@@ -14,15 +14,28 @@ pub(super) struct LexingState {
     server_utf8: bool,
     /// A span up to this one may change it.
     touched: Option<SpanId>,
+    /// A span up to this one set it: an error may take that back until no transaction is open.
+    held: Option<SpanId>,
+    /// A value other than the safe one was told since a transaction was last not open.
+    unsafe_strings: bool,
+    /// The same for the encodings.
+    unsafe_encoding: bool,
 }
 
 impl LexingState {
     pub(super) fn certain(&self) -> Lexing {
-        let settled = self.touched.is_none();
+        let settled = self.touched.is_none() && self.held.is_none();
+        let encoding = self.client_utf8 && self.server_utf8 && !self.unsafe_encoding;
         Lexing {
-            standard_strings: settled && self.standard_strings,
-            utf8: settled && self.client_utf8 && self.server_utf8,
+            standard_strings: settled && self.standard_strings && !self.unsafe_strings,
+            utf8: settled && encoding,
         }
+    }
+
+    /// ParameterStatus before the session begins.
+    pub(super) fn begins_with(&mut self, name: &[u8], value: &[u8]) {
+        self.told(name, value);
+        self.settle(0, true);
     }
 
     /// ParameterStatus.
@@ -33,37 +46,55 @@ impl LexingState {
             b"server_encoding" => self.server_utf8 = value == b"UTF8",
             _ => {}
         }
+        self.unsafe_strings |= !self.standard_strings;
+        self.unsafe_encoding |= !self.client_utf8;
     }
 
+    /// A span up to this one may change it, by taking back what was set.
     pub(super) fn touch(&mut self, span: SpanId) {
         self.touched = Some(span);
     }
 
-    /// A span ended.
-    pub(super) fn settle(&mut self, span: SpanId) {
-        if self.touched.is_some_and(|touched| touched <= span + 1) {
-            self.touched = None;
+    /// A span up to this one may set it.
+    pub(super) fn hold(&mut self, span: SpanId) {
+        self.held = Some(span);
+        self.touched = Some(span);
+    }
+
+    /// A span ended; `idle`: no transaction is open.
+    pub(super) fn settle(&mut self, span: SpanId, idle: bool) {
+        let later = |it: &SpanId| *it > span + 1;
+        self.touched = self.touched.filter(later);
+        if idle {
+            self.held = self.held.filter(later);
+            self.unsafe_strings = !self.standard_strings;
+            self.unsafe_encoding = !self.client_utf8;
         }
     }
 }
 
 const LEXING: [&str; 2] = ["standard_conforming_strings", "client_encoding"];
 
-/// Whether a statement may change the meaning of the texts after it.
-pub(super) fn may_change(statement: &Statement) -> bool {
+/// Whether a statement may take back what was set.
+pub(super) fn may_take_back(statement: &Statement) -> bool {
+    match &statement.class {
+        Class::Transaction(control) => !matches!(
+            control,
+            TransactionControl::Begin(_) | TransactionControl::Savepoint(_)
+        ),
+        _ => false,
+    }
+}
+
+/// Whether a statement may set the meaning of the texts after it.
+pub(super) fn may_set(statement: &Statement) -> bool {
     let named = |name: &str| LEXING.contains(&name) || name == "names";
     let by_class = match &statement.class {
         Class::Session(control) => match control {
             SessionControl::Set { name, .. } | SessionControl::Reset(name) => named(name),
             SessionControl::ResetAll | SessionControl::DiscardAll => true,
-            SessionControl::Execute => true,
             _ => false,
         },
-        Class::Transaction(TransactionControl::Begin(_) | TransactionControl::Savepoint(_)) => {
-            false
-        }
-        // What was set in it may be taken back.
-        Class::Transaction(_) => true,
         _ => false,
     };
     let by_call = statement

@@ -290,7 +290,7 @@ impl Session {
     /// A parameter of the server's, before the session began; later ones come by
     /// [`Session::reply`].
     pub fn parameter(&mut self, name: &[u8], value: &[u8]) {
-        self.lexing.told(name, value);
+        self.lexing.begins_with(name, value);
     }
 
     /// A statement of the message that was forwarded last may have done anything to the session, as
@@ -299,7 +299,7 @@ impl Session {
     pub fn distrust(&mut self) {
         self.statements.distrust();
         self.portals.distrust();
-        self.lexing.touch(self.next_span);
+        self.lexing.hold(self.next_span);
         self.distrusted = self.next_span - 1;
         self.certain.distrust();
         self.ahead.distrust();

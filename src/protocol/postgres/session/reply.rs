@@ -234,7 +234,8 @@ impl Session {
         }
         let span = self.spans.pop_front().ok_or(Unexpected { what })?;
         self.copying = false;
-        self.lexing.settle(span.id);
+        self.lexing
+            .settle(span.id, status == TransactionStatus::Idle);
         let open = span.steps.iter().any(|step| {
             // An unread text and the end of a COPY may have no answer of their own.
             !matches!(step, Step::Unread | Step::CopyEnd)

@@ -69,6 +69,16 @@ impl Change {
         )
     }
 
+    /// The same change of a path or an isolation for as long as this.
+    fn lasting(self, lasts: Option<Lasts>) -> Change {
+        match (self, lasts) {
+            (Change::SearchPath(to, _), Some(lasts)) => Change::SearchPath(to, lasts),
+            (Change::Isolation(to, _), Some(lasts)) => Change::Isolation(to, lasts),
+            (Change::Role(_), Some(lasts)) => Change::Role(lasts),
+            (other, _) => other,
+        }
+    }
+
     /// The same, where it may not happen: what is set is not known.
     #[must_use]
     pub fn unsure(self) -> Change {
@@ -122,7 +132,7 @@ impl Change {
 pub fn changes(statement: &Statement, bind: Option<&Bind<'_>>) -> Result<Vec<Change>, Refusal> {
     let mut changes = vec![];
     for call in &statement.uses.set_configs {
-        changes.extend(call_change(call, bind)?);
+        call_changes(call, bind, &mut changes)?;
     }
     if let Class::Session(control) = &statement.class {
         changes.extend(control_change(control)?);
@@ -213,6 +223,33 @@ fn text_of<'t>(
 
 /// An expression that the server will evaluate.
 struct NotTold;
+
+fn call_changes(
+    call: &SetConfig,
+    bind: Option<&Bind<'_>>,
+    changes: &mut Vec<Change>,
+) -> Result<(), Refusal> {
+    if !matches!(text_of(&call.name, bind), Ok(Some(_))) {
+        // It could be any setting; not the ticket, of which the server would learn.
+        changes.push(Change::SearchPath(To::Value(None), Lasts::Session));
+        changes.push(Change::Role(Lasts::Session));
+        let strict = To::Value(Isolation::OneSnapshot);
+        changes.push(Change::Isolation(strict, Lasts::Session));
+        return Ok(());
+    }
+    let Some(change) = call_change(call, bind)? else {
+        return Ok(());
+    };
+    let told = matches!(call.local, Argument::Truth(_));
+    changes.push(match call.sure && told {
+        true => change,
+        // Whether it takes place, and for how long, is not certain.
+        false => change
+            .unsure()
+            .lasting(if told { None } else { Some(Lasts::Session) }),
+    });
+    Ok(())
+}
 
 fn call_change(call: &SetConfig, bind: Option<&Bind<'_>>) -> Result<Option<Change>, Refusal> {
     let local = match &call.local {

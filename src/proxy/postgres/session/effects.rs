@@ -17,6 +17,10 @@ pub(super) struct Ending {
     pub(super) defines: bool,
     /// It may change what existing names mean or do.
     pub(super) shifts: bool,
+    /// It may change what the names of later statements do.
+    pub(super) redefines: bool,
+    /// A temporary name may stand for something else behind it.
+    pub(super) shadows: bool,
     /// Temporary relations that it makes.
     pub(super) temporary: Vec<Box<str>>,
     /// Tables of its transaction that the catalog does not have yet, behind it.
@@ -65,6 +69,8 @@ pub(super) struct Effects {
     defined: Option<SpanId>,
     /// Existing names may mean something else until this span has ended: the catalog does not tell.
     shifted: Option<SpanId>,
+    /// Until this span has ended, what names do is not known.
+    redefined: Option<SpanId>,
     /// Names of prepared transactions on their way.
     names: Vec<Named>,
     /// The server has said why it ends the session.
@@ -83,11 +89,14 @@ struct Named {
 impl Effects {
     /// A message was forwarded in this span.
     pub(super) fn note(&mut self, ending: &mut Ending, span: SpanId) {
-        if ending.defines {
+        if ending.defines || ending.redefines {
             self.defined = Some(span);
         }
         if ending.shifts {
             self.shifted = Some(span);
+        }
+        if ending.redefines {
+            self.redefined = Some(span);
         }
         let named = |prepares: bool, gid: Box<str>, used: Use| Named {
             gid,
@@ -111,6 +120,11 @@ impl Effects {
         self.shifted.is_some()
     }
 
+    /// Whether names may do what the catalog does not tell.
+    pub(super) fn redefined(&self) -> bool {
+        self.redefined.is_some()
+    }
+
     /// The server told an error in this span.
     pub(super) fn failed(&mut self, span: Option<SpanId>) {
         for name in &mut self.names {
@@ -125,6 +139,7 @@ impl Effects {
             database.outdated();
         }
         self.shifted = self.shifted.filter(|shifted| *shifted > span);
+        self.redefined = self.redefined.filter(|redefined| *redefined > span);
         for name in self.names.extract_if(.., |name| name.span <= span) {
             match (name.prepares, name.failed) {
                 (true, true) => prepared.failed(&name.gid, name.used),

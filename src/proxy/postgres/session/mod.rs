@@ -139,6 +139,8 @@ struct Session {
     database: Arc<Database>,
     /// Temporary relations that the session has made.
     temporary: Vec<Box<str>>,
+    /// Something may have put something else in the place of a temporary name.
+    shadowed: bool,
     /// Tables of the open transaction.
     made: Vec<RelationName>,
     resolved: Resolved,
@@ -193,6 +195,7 @@ impl Session {
             user: start.user.into(),
             database: start.catalog,
             temporary: vec![],
+            shadowed: false,
             made: vec![],
             resolved: Resolved::default(),
             sets: Sets::default(),

@@ -87,7 +87,13 @@ impl Session {
             self.resolved.known.clear();
             self.resolved.against = Some((Arc::clone(&catalog), against.1));
         }
-        let alone = run.executed.is_empty() && ending.made.is_empty();
+        let redefined = ending.redefines || self.effects.redefined();
+        let temporary: &[Box<str>] = match ending.shadows || self.shadowed {
+            true => &[],
+            false => &self.temporary,
+        };
+        let plain = !redefined && !ending.shadows;
+        let alone = plain && run.executed.is_empty() && ending.made.is_empty();
         if alone && let Some(kept) = self.resolved.known.get(&key(run)) {
             return Ok(Arc::clone(&kept.resolution));
         }
@@ -96,8 +102,9 @@ impl Session {
             database: &self.identity.database,
             user: &self.user,
             search_path: run.search_path.as_deref(),
-            temporary: &self.temporary,
-            made: &ending.made,
+            temporary,
+            made: if redefined { &[] } else { &ending.made },
+            redefined,
         };
         let rules = &self.listener.config.rules;
         let resolution = resolve(&run.statement, &run.executed, &view, rules);
@@ -173,6 +180,12 @@ impl Session {
     /// Notes the relations that a forwarded message makes.
     pub(super) fn note_made(&mut self, ending: Ending) {
         self.made = ending.made;
+        if ending.shadows || self.shadowed {
+            self.shadowed = true;
+            self.temporary.clear();
+            self.resolved.known.clear();
+            return;
+        }
         for name in ending.temporary {
             // Beyond the bound their writes ask for more than they need.
             if self.temporary.len() < TEMPORARY_MAX && !self.temporary.contains(&name) {

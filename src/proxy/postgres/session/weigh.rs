@@ -11,7 +11,7 @@ use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::{Class, Effect, TransactionControl};
-use crate::protocol::postgres::resolve::{Required, follow_made};
+use crate::protocol::postgres::resolve::{Required, follow_made, redefines, shadows_temporary};
 use crate::protocol::postgres::session::{Considered, Run, SpanId};
 use crate::protocol::postgres::ticket::Tickets;
 use crate::proxy::gates::Claim;
@@ -172,7 +172,10 @@ impl Session {
         let shifted = ending.shifts || self.effects.shifts();
         if shifted && names_existing(&run.statement, &ending.made) {
             ending.defines |= defines(&run.statement);
-            ending.distrusts |= run.statement.uses.everything.is_some();
+            ending.redefines |= redefines(&run.statement);
+            let acts = run.statement.uses.everything.is_some();
+            ending.distrusts |= acts;
+            ending.shadows |= acts || shadows_temporary(&run.statement);
             return self.locks_of_anything();
         }
         let resolution = self.resolution_of(run, ending)?;
@@ -182,6 +185,9 @@ impl Session {
             follow_made(&mut ending.made, &run.statement);
         }
         ending.defines |= defines(&run.statement);
+        // Whoever may call such a function holds a ticket for everything to the transaction's end.
+        ending.redefines |= redefines(&run.statement);
+        ending.shadows |= resolution.everything.is_some() || shadows_temporary(&run.statement);
         let executed = run.executed.iter().map(|it| &**it);
         for statement in executed.chain([&*run.statement]) {
             let made = statement.uses.targets.iter();

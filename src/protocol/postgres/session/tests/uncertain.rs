@@ -159,3 +159,54 @@ fn a_refused_commit_in_a_skipped_pipeline_has_its_answer() {
     it.ready(E);
     assert!(it.0.is_quiet());
 }
+
+#[test]
+fn a_path_that_a_call_may_not_set_is_not_known() {
+    for text in [
+        "SELECT set_config('search_path', 'own', false) WHERE false",
+        "SELECT set_config('search_path', 'own', false) LIMIT 0",
+        "SELECT CASE WHEN x THEN set_config('search_path', 'own', false) END",
+        "SELECT me.set_config('search_path', 'own', false)",
+        "SELECT set_config('search_pathx'::varchar(11), 'own', false)",
+        "SELECT set_config('search_path', 'own', 1 > 2)",
+    ] {
+        let mut it = Driven::new();
+        it.did(text, "SELECT 1", I);
+        assert_eq!(path(&it.query("DELETE FROM t")), None, "{text}");
+    }
+    let mut it = Driven::new();
+    let plain = "SELECT pg_catalog.set_config('search_path', 'own', false)";
+    it.did(plain, "SELECT 1", I);
+    let considered = it.query("DELETE FROM t");
+    assert_eq!(path(&considered), Some(vec!["own".to_owned()]));
+}
+
+#[test]
+fn bytes_are_not_certain_while_an_error_may_take_back_what_was_set() {
+    let told = |it: &mut Driven, value: &'static [u8]| {
+        it.reply(BackendMessage::ParameterStatus {
+            name: b"standard_conforming_strings",
+            value,
+        });
+    };
+    let mut it = Driven::new();
+    it.query("SET standard_conforming_strings = off");
+    it.done("SET");
+    told(&mut it, b"off");
+    it.ready(I);
+    it.did("BEGIN", "BEGIN", T);
+    it.query("SET LOCAL standard_conforming_strings = on");
+    it.done("SET");
+    told(&mut it, b"on");
+    it.ready(T);
+    assert!(!it.0.lexing().standard_strings);
+    told(&mut it, b"off");
+    it.did("ROLLBACK", "ROLLBACK", I);
+    assert!(!it.0.lexing().standard_strings);
+    // A savepoint that is left does not make it unsure where nothing was set.
+    let mut it = Driven::new();
+    it.did("BEGIN", "BEGIN", T);
+    it.did("SAVEPOINT a", "SAVEPOINT", T);
+    it.did("ROLLBACK TO a", "ROLLBACK", T);
+    assert!(it.0.lexing().standard_strings);
+}

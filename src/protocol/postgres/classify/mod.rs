@@ -31,6 +31,7 @@
 //! makes the text unknown.
 
 mod cache;
+mod definition;
 mod session;
 mod statement;
 mod sweep;

@@ -103,6 +103,14 @@ impl Sweep {
                 // Its name is not read.
                 continue;
             }
+            // The walk leaves constraints out, and with them the default of a new column.
+            if let Node::ColumnDef(column) = node {
+                left.extend(column.constraints().iter());
+            }
+            if let Node::Constraint(constraint) = node {
+                left.push(constraint.raw_expr());
+                continue;
+            }
             walk_manual::<()>(node, |child| {
                 left.push(child);
                 Recurse::no()

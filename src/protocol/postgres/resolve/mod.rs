@@ -49,8 +49,8 @@ pub struct View<'v> {
     /// Tables that its transaction has made and that the catalog cannot have yet: plain ones, that
     /// no rule, no child and no foreign key makes more of.
     pub made: &'v [RelationName],
-    /// Something on its way, or in the open transaction, may make names do what the catalog does not
-    /// tell.
+    /// Something on its way, or in the open transaction, may make names do what the catalog does
+    /// not tell.
     pub redefined: bool,
 }
 

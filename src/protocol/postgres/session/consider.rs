@@ -164,7 +164,7 @@ impl Session {
                 Lasts::Transaction,
             ));
         }
-        let executed = match statement.executes.as_deref() {
+        let mut executed = match statement.executes.as_deref() {
             None => vec![],
             Some(name) => {
                 let found = self.statements.candidates(name.as_bytes(), self.open_id());
@@ -178,6 +178,9 @@ impl Session {
             }
         };
         changes.extend(changes_of_executed(statement, &executed)?);
+        if let Class::Session(SessionControl::Fetch) = statement.class {
+            executed.extend(self.fetched());
+        }
         let late = state.snapshot_is_fixed();
         let before = state.scope.now().tickets.clone();
         if let Class::Transaction(TransactionControl::Savepoint(name)) = &statement.class
@@ -210,6 +213,17 @@ impl Session {
             considered.steps.push(Step::Statement(Some(act)));
         }
         Ok(())
+    }
+
+    /// What SQL's FETCH may run besides cursors, which only read: a portal that Bind has made runs
+    /// its statement then. Which one it is does not matter: any that acts counts for all.
+    fn fetched(&self) -> Option<Arc<Statement>> {
+        let acts = |bound: &Vec<Bound>| {
+            let mut statements = bound.iter().map(|it| it.prepared.statement.as_ref());
+            statements.any(|it| it.is_some_and(|it| it.class != Class::Read))
+        };
+        let any = self.portals.any_named(acts);
+        any.then(|| Arc::new(Statement::unreadable(Unreadable::Failed, 0)))
     }
 
     fn consider_parse(

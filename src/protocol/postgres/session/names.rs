@@ -1,9 +1,9 @@
 //! Prepared statements and portals by name.
 //!
-//! A name is taken for certain when the server has said so. Until then both what it was and what it
-//! may become count: what makes it may fail or be skipped, and the older one stays. The exception is
-//! a Parse or Bind in the span that is still open: where that fails, the server skips whatever comes
-//! behind it in the span.
+//! A name is taken for certain when the server has said so. Until then both what it was and what
+//! it may become count: what makes it may fail or be skipped, and the older one stays. The
+//! exception is a Parse or Bind in the span that is still open: where that fails, the server skips
+//! whatever comes behind it in the span.
 
 use std::collections::HashMap;
 
@@ -86,6 +86,15 @@ impl<T: Clone + PartialEq> Names<T> {
             None => found.unknown |= self.distrusted,
         }
         found
+    }
+
+    /// Whether a name other than the empty one stands, or may come to stand, for such a value.
+    pub(super) fn any_named(&self, is: impl Fn(&T) -> bool) -> bool {
+        let certain = self.certain.iter();
+        let awaited = self.awaited.iter().map(|it| (&it.name, &it.value));
+        certain
+            .chain(awaited)
+            .any(|(name, value)| !name.is_empty() && is(value))
     }
 
     /// A message of the extended protocol makes it, or SQL does (`skips` is `None`).

@@ -123,8 +123,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whether something that was forwarded with what the server answers now, or behind it, may have
-    /// done anything to the session.
+    /// Whether something that was forwarded with what the server answers now, or behind it, may
+    /// have done anything to the session.
     fn is_distrusted(&self) -> bool {
         let answered = self.spans.front().map(|span| span.id);
         answered.is_some_and(|id| id <= self.distrusted)

@@ -268,3 +268,17 @@ fn functions_attributes_operators_and_casts_are_named() {
         );
     }
 }
+
+#[test]
+fn what_alter_table_computes_at_once_is_named() {
+    for text in [
+        "ALTER TABLE t ALTER COLUMN a TYPE int USING f(a)",
+        "ALTER TABLE t ADD COLUMN b int DEFAULT f(1)",
+        "ALTER TABLE t ADD CONSTRAINT c CHECK (f(a) > 0)",
+    ] {
+        let statement = one(text);
+        let names = statement.uses.functions.iter();
+        let mut names = names.map(|it| &*it.name);
+        assert!(names.any(|name| name == "f"), "{text}");
+    }
+}

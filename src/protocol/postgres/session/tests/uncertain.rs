@@ -210,3 +210,20 @@ fn bytes_are_not_certain_while_an_error_may_take_back_what_was_set() {
     it.did("ROLLBACK TO a", "ROLLBACK", T);
     assert!(it.0.lexing().standard_strings);
 }
+
+#[test]
+fn sql_may_fetch_from_a_portal_that_acts() {
+    let mut it = Driven::new();
+    it.did("BEGIN", "BEGIN", T);
+    assert!(it.query("FETCH ALL FROM c").runs[0].executed.is_empty());
+    it.done("FETCH 0");
+    it.ready(T);
+    it.parse("", "SELECT 1");
+    it.bind("reads", "");
+    it.sync();
+    assert!(it.query("FETCH ALL FROM reads").runs[0].executed.is_empty());
+    it.parse("", "DELETE FROM orders RETURNING a");
+    it.bind("acts", "");
+    it.sync();
+    assert_eq!(it.query("FETCH ALL FROM acts").runs[0].executed.len(), 1);
+}

@@ -1,0 +1,252 @@
+//! Statements that define: tables, views, functions, rules, schemas and all that has a name.
+
+use pg_raw_parse::list::NodeList;
+use pg_raw_parse::{Node, nodes, raw};
+
+use super::statement::{Effect, RelationName, Target};
+use super::sweep::{Sweep, TooMany, is_temporary, qualified};
+use super::utility::{Found, everything, found, nested, on, on_list};
+
+fn create(name: &nodes::RangeVar) -> Effect {
+    Effect::Create {
+        temporary: is_temporary(name),
+    }
+}
+
+fn created(
+    operation: &'static str,
+    name: Option<&nodes::RangeVar>,
+    sweep: &mut Sweep,
+) -> Result<Found, TooMany> {
+    on(operation, name, name.map_or(Effect::Define, create), sweep)
+}
+
+/// An object that is no relation, in this schema.
+fn object(operation: &'static str, schema: Option<Box<str>>, sweep: &mut Sweep) -> Found {
+    sweep.writes = true;
+    sweep.uses.defines_in.push(schema);
+    found(operation)
+}
+
+/// It may change what the names of later statements do.
+fn redefining(found: Found, sweep: &mut Sweep) -> Found {
+    sweep.uses.redefines = true;
+    found
+}
+
+fn object_of_list(operation: &'static str, name: &NodeList, sweep: &mut Sweep) -> Found {
+    let (schema, _) = qualified(name);
+    object(operation, schema, sweep)
+}
+
+pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> {
+    Ok(match node {
+        Node::CreateTableAsStmt(it) => {
+            nested("CREATE TABLE AS", it.query(), sweep).and_then(|inner| {
+                let name = it.into().and_then(|into| into.rel());
+                created("CREATE TABLE AS", name, sweep)?;
+                Ok(Found {
+                    class: None,
+                    executes: inner.executes,
+                    ..found("CREATE TABLE AS")
+                })
+            })?
+        }
+        Node::TruncateStmt(it) => {
+            let cascade = it.behavior == raw::DropBehavior::DROP_CASCADE;
+            on_list(
+                "TRUNCATE",
+                it.relations(),
+                Effect::Truncate { cascade },
+                sweep,
+            )?
+        }
+        Node::CreateStmt(it) => {
+            // A partition or a child gives its parent new rows.
+            on_list("CREATE TABLE", it.inh_relations(), Effect::Define, sweep)?;
+            sweep.uses.if_not_exists = it.if_not_exists;
+            created("CREATE TABLE", it.relation(), sweep)?
+        }
+        Node::ViewStmt(it) => {
+            // A view of the session's own is in no catalog that is looked at: its name stays one
+            // that is not known, whose use is a write to everything.
+            let temporary = it.view().is_some_and(is_temporary);
+            let found = match temporary {
+                true => everything("CREATE VIEW", "a temporary view", sweep),
+                false => created("CREATE VIEW", it.view(), sweep)?,
+            };
+            redefining(found, sweep)
+        }
+        Node::CreateSeqStmt(it) => created("CREATE SEQUENCE", it.sequence(), sweep)?,
+        Node::AlterSeqStmt(it) => on("ALTER SEQUENCE", it.sequence(), Effect::Define, sweep)?,
+        Node::IndexStmt(it) => on("CREATE INDEX", it.relation(), Effect::Define, sweep)?,
+        Node::RuleStmt(it) => {
+            let found = on("CREATE RULE", it.relation(), Effect::Define, sweep)?;
+            redefining(found, sweep)
+        }
+        Node::CreateTrigStmt(it) => {
+            let found = on("CREATE TRIGGER", it.relation(), Effect::Define, sweep)?;
+            redefining(found, sweep)
+        }
+        Node::CreatePolicyStmt(it) => on("CREATE POLICY", it.table(), Effect::Define, sweep)?,
+        Node::AlterPolicyStmt(it) => on("ALTER POLICY", it.table(), Effect::Define, sweep)?,
+        Node::RefreshMatViewStmt(it) => on(
+            "REFRESH MATERIALIZED VIEW",
+            it.relation(),
+            Effect::Define,
+            sweep,
+        )?,
+        Node::AlterTableStmt(it) => alter_table(it, sweep)?,
+        Node::RenameStmt(it) => rename(it, sweep)?,
+        Node::AlterObjectSchemaStmt(it) => move_to_schema(it, sweep)?,
+        Node::DropStmt(it) => drop_objects(it, sweep)?,
+        Node::CreateFunctionStmt(it) => {
+            let found = object_of_list("CREATE FUNCTION", it.funcname(), sweep);
+            redefining(found, sweep)
+        }
+        Node::CreateDomainStmt(_) => {
+            let found = object("CREATE DOMAIN", None, sweep);
+            redefining(found, sweep)
+        }
+        Node::CreateEnumStmt(_) | Node::CreateRangeStmt(_) => object("CREATE TYPE", None, sweep),
+        // Aggregates, operators, types, collations, text search.
+        Node::DefineStmt(_) => {
+            let found = object("CREATE", None, sweep);
+            redefining(found, sweep)
+        }
+        Node::CompositeTypeStmt(_) => object("CREATE TYPE", None, sweep),
+        Node::CommentStmt(_) => object("COMMENT", None, sweep),
+        Node::SecLabelStmt(_) => object("SECURITY LABEL", None, sweep),
+        Node::GrantStmt(_) => object("GRANT", None, sweep),
+        Node::CreateSchemaStmt(it) if it.schema_elts().is_empty() => {
+            object("CREATE SCHEMA", it.schemaname().map(Into::into), sweep)
+        }
+        _ => everything("DDL", "it may reach any relation", sweep),
+    })
+}
+
+fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
+    for command in it.cmds().iter() {
+        let Node::AlterTableCmd(command) = command else {
+            sweep.everything("a part of it is not known");
+            continue;
+        };
+        if command.behavior == raw::DropBehavior::DROP_CASCADE {
+            sweep.everything("CASCADE may reach any relation");
+        }
+        sweep.uses.redefines |= !keeps_names(command.subtype);
+        match command.def() {
+            // ATTACH and DETACH PARTITION, INHERIT and NO INHERIT.
+            Node::PartitionCmd(part) => {
+                on("ALTER TABLE", part.name(), Effect::Define, sweep)?;
+            }
+            Node::RangeVar(name) => sweep.target(name, Effect::Define)?,
+            // USING and DEFAULT of a new column are computed at once, for each row.
+            definition => sweep.visit(definition)?,
+        }
+    }
+    on("ALTER TABLE", it.relation(), Effect::Define, sweep)
+}
+
+/// Whether a part of ALTER TABLE leaves what statements on the table reach as it is.
+fn keeps_names(part: raw::AlterTableType::Type) -> bool {
+    use raw::AlterTableType as Part;
+    matches!(
+        part,
+        Part::AT_AddColumn
+            | Part::AT_DropColumn
+            | Part::AT_ColumnDefault
+            | Part::AT_SetNotNull
+            | Part::AT_DropNotNull
+            | Part::AT_AlterColumnType
+            | Part::AT_DropConstraint
+            | Part::AT_ChangeOwner
+            | Part::AT_SetStatistics
+            | Part::AT_SetStorage
+            | Part::AT_ReplicaIdentity
+    )
+}
+
+/// The old name and, for a relation, the new one: it must not slip under a rule.
+fn rename(it: &nodes::RenameStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
+    let Some(name) = it.relation() else {
+        return Ok(everything(
+            "ALTER",
+            "what it renames is not resolved",
+            sweep,
+        ));
+    };
+    sweep.uses.redefines = true;
+    sweep.target(name, Effect::Define)?;
+    let renames_relation = it.subname().is_none();
+    if renames_relation {
+        push_moved(name.schemaname(), it.newname().unwrap_or_default(), sweep);
+    }
+    Ok(found("ALTER"))
+}
+
+fn move_to_schema(it: &nodes::AlterObjectSchemaStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
+    let (Some(name), Some(schema)) = (it.relation(), it.newschema()) else {
+        return Ok(everything("ALTER", "what it moves is not resolved", sweep));
+    };
+    sweep.uses.redefines = true;
+    sweep.target(name, Effect::Define)?;
+    push_moved(Some(schema), name.relname().unwrap_or_default(), sweep);
+    Ok(found("ALTER"))
+}
+
+fn push_moved(schema: Option<&str>, name: &str, sweep: &mut Sweep) {
+    sweep.uses.targets.push(Target {
+        relation: RelationName {
+            schema: schema.map(Into::into),
+            name: name.into(),
+        },
+        effect: Effect::Create { temporary: false },
+        only: false,
+    });
+}
+
+fn drop_objects(it: &nodes::DropStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
+    use raw::ObjectType as Kind;
+    if it.behavior == raw::DropBehavior::DROP_CASCADE {
+        return Ok(everything("DROP", "CASCADE may reach any relation", sweep));
+    }
+    let is_relation = matches!(
+        it.remove_type,
+        Kind::OBJECT_TABLE
+            | Kind::OBJECT_VIEW
+            | Kind::OBJECT_MATVIEW
+            | Kind::OBJECT_SEQUENCE
+            | Kind::OBJECT_FOREIGN_TABLE
+            | Kind::OBJECT_INDEX
+    );
+    let on_relation = matches!(
+        it.remove_type,
+        Kind::OBJECT_TRIGGER | Kind::OBJECT_RULE | Kind::OBJECT_POLICY
+    );
+    for name in it.objects().iter() {
+        let Node::NodeList(parts) = name else {
+            object("DROP", None, sweep);
+            continue;
+        };
+        let mut parts: Vec<&str> = parts.iter().filter_map(Node::as_str).collect();
+        if on_relation {
+            // The last part is the trigger's own name.
+            parts.pop();
+        }
+        let (Some(name), true) = (parts.pop(), is_relation || on_relation) else {
+            object("DROP", None, sweep);
+            continue;
+        };
+        sweep.writes = true;
+        sweep.uses.targets.push(Target {
+            relation: RelationName {
+                schema: parts.pop().map(Into::into),
+                name: name.into(),
+            },
+            effect: Effect::Define,
+            only: false,
+        });
+    }
+    Ok(found("DROP"))
+}

@@ -54,7 +54,7 @@ pub struct SessionId {
 pub struct Claimed<'c> {
     /// From its BackendKeyData.
     pub pid: i32,
-    /// Our port of the connection ([`super::door::BackendStream::local_port`]).
+    /// Our port of the connection ([`super::wire::Wire::local_port`]).
     pub port: u16,
     /// The role of its start-up packet.
     pub user: &'c str,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::protocol::postgres::classify::{
-    Class, Isolation, SessionControl, Statement, TransactionControl,
+    Class, Isolation, SessionControl, SetValue, Statement, TransactionControl,
+    isolation as level_of,
 };
 use crate::protocol::postgres::ticket::change::Change;
 use crate::protocol::postgres::ticket::scope::Scope;
@@ -86,6 +87,15 @@ impl State {
             Class::Transaction(control) => self.control(control),
             Class::Session(SessionControl::SetTransaction(modes)) => {
                 self.isolation = modes.isolation.unwrap_or(self.isolation);
+            }
+            Class::Session(SessionControl::Set { name, value, .. })
+                if &**name == "transaction_isolation" =>
+            {
+                // What is not told counts as the stricter.
+                self.isolation = match value {
+                    SetValue::Texts(texts) => level_of(texts.first().map_or("", |text| text)),
+                    SetValue::Default | SetValue::Other => Isolation::OneSnapshot,
+                };
             }
             _ => {}
         }

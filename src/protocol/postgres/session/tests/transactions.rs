@@ -127,6 +127,8 @@ fn a_ticket_after_the_snapshot_is_refused() {
     for begin in [
         "BEGIN ISOLATION LEVEL REPEATABLE READ",
         "BEGIN; SET TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+        "BEGIN; SET transaction_isolation = 'repeatable read'",
+        "BEGIN; SET LOCAL transaction_isolation TO serializable",
     ] {
         let mut it = Driven::new();
         it.query(begin);

@@ -55,7 +55,7 @@ build-needs:
 	fi
 	command -v cargo >/dev/null || { echo "Rust is missing: https://rustup.rs"; exit 1; }
 	have="$$(rustc --version | cut -d' ' -f2)"
-	oldest="$$(printf '%s\n' $(RUST_MIN) "$$have" | sort -V | head -n1)"
+	oldest="$$(printf '%s\n' $(RUST_MIN) "$$have" | sort -V | sed -n 1p)"
 	[ "$$oldest" = $(RUST_MIN) ] || { echo "Rust $$have is older than $(RUST_MIN)"; exit 1; }
 
 dev: build-needs

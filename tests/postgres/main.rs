@@ -12,6 +12,7 @@ mod odd;
 mod peers;
 #[path = "../support/postgres/mod.rs"]
 mod postgres;
+#[path = "../support/process.rs"]
 mod process;
 mod races;
 #[path = "../support/random.rs"]

@@ -19,6 +19,7 @@ mod random;
 mod restart;
 mod revoked;
 mod scope;
+mod snapshot;
 mod stack;
 mod tamper;
 mod tls;

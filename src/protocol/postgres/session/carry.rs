@@ -51,6 +51,9 @@ impl Session {
                     self.path_touched = Some(self.next_span);
                 }
             }
+            if let (Some(shown), false) = (step.snapshot(), skipped) {
+                self.ahead.take_snapshot(shown);
+            }
             let span = self.span_to_fill();
             match considered.kind {
                 Kind::Extended => span.push_extended(step),

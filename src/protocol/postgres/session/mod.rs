@@ -32,6 +32,7 @@
 
 mod carry;
 mod consider;
+mod early;
 mod lexing;
 mod names;
 mod reply;
@@ -52,7 +53,7 @@ use self::names::Names;
 use self::span::{Span, Step};
 use self::state::State;
 use super::classify::{Class, Classified, Lexing, SessionControl, Statement, TransactionControl};
-use super::frame::{Bind, ClosedKind, TransactionStatus};
+use super::frame::{Bind, BindHead, ClosedKind, TransactionStatus};
 use super::ticket::Tickets;
 use super::ticket::change::Change;
 use super::ticket::scope::{Scope, Settings};
@@ -79,10 +80,10 @@ pub enum Message<'m> {
     Parse(&'m [u8], &'m [u8], &'m Classified),
     /// `B`, whole.
     Bind(&'m Bind<'m>),
-    /// `B` that streams: portal and statement.
-    BindHead(&'m [u8], &'m [u8]),
-    /// `D`.
-    Describe,
+    /// `B` that was not read as a whole.
+    BindHead(BindHead<'m>),
+    /// `D`: of which kind, and the name.
+    Describe(ClosedKind, &'m [u8]),
     /// `E`: the portal.
     Execute(&'m [u8]),
     /// `C`: of which kind, and the name.
@@ -129,6 +130,9 @@ pub struct Considered {
     /// What was written in the transaction may take effect with it: its permits are released
     /// before it is forwarded. Not where a block stays open after it.
     pub may_commit: bool,
+    /// Tickets that are presented before it is forwarded, though it runs nothing: it takes the
+    /// snapshot of what is read under them.
+    pub presents: Vec<Tickets>,
     kind: Kind,
     steps: Vec<Step>,
     names: Vec<Name>,

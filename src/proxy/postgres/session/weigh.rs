@@ -60,6 +60,9 @@ impl Session {
         if considered.rolled_back && !considered.only_rolls_back() {
             return Weighed::Refused(self.lost_refusal());
         }
+        if !considered.presents.is_empty() {
+            return self.present_early(considered);
+        }
         if considered.runs.is_empty() || considered.only_rolls_back() {
             return Weighed::Passed(Ending::default());
         }
@@ -92,6 +95,26 @@ impl Session {
         }
     }
 
+    /// What it reads is fixed before its statement comes: the seal goes before that.
+    fn present_early(&mut self, considered: &Considered) -> Weighed {
+        if let Some(refusal) = self.admission.take_refused() {
+            return self.refused(refusal, considered);
+        }
+        // Observing, the statement will tell.
+        if self.listener.config.mode == Mode::Observe {
+            return Weighed::Passed(Ending::default());
+        }
+        let mut claims: Arc<[Claim]> = [].into();
+        for texts in &considered.presents {
+            match self.claims_in(texts, &[]) {
+                Ok(of_texts) => join(&mut claims, of_texts),
+                Err(Untold::Refused(refusal)) => return Weighed::Refused(refusal),
+                Err(Untold::Later | Untold::Unobserved) => return Weighed::Later,
+            }
+        }
+        self.presented(claims, || Weighed::Passed(Ending::default()))
+    }
+
     /// Whatever else is wrong with a message, its tickets are presented first: who is late learns
     /// that before anything else.
     fn present_first(&mut self, refusal: Refusal, considered: &Considered) -> Weighed {
@@ -108,8 +131,13 @@ impl Session {
                 }
             }
         }
+        self.presented(claims, || Weighed::Refused(refusal))
+    }
+
+    /// What comes of a message once these are settled.
+    fn presented(&mut self, claims: Arc<[Claim]>, then: impl FnOnce() -> Weighed) -> Weighed {
         if self.are_settled(&claims) {
-            return Weighed::Refused(refusal);
+            return then();
         }
         match self.settle(claims) {
             Admitted::Refused(refusal) => Weighed::Refused(refusal),

@@ -1,13 +1,15 @@
 //! Names of statements and portals, and what they mean.
 
-use super::{BackendMessage, Bind, Considered, Driven, FrontendMessage, I, Message, of};
+use super::{
+    BackendMessage, Bind, ClosedKind, Considered, Driven, FrontendMessage, I, Message, of,
+};
 
 /// pgcat PR 953: postgres.js asks to describe first, with Flush.
 #[test]
 fn a_statement_is_described_before_it_is_bound() {
     let mut it = Driven::new();
     it.parse("s", "SELECT $1");
-    it.send(Message::Describe);
+    it.send(Message::Describe(ClosedKind::Portal, b""));
     it.send(Message::Flush);
     it.reply(BackendMessage::ParseComplete);
     it.reply(BackendMessage::ParameterDescription);

@@ -1,0 +1,68 @@
+//! What Parse, Bind and Describe read ahead of their statement: the server analyses and plans with a
+//! snapshot (`exec_parse_message`, `exec_bind_message`). In a REPEATABLE READ or SERIALIZABLE
+//! transaction that one fixes what every later statement reads, and Parse begins a transaction where
+//! none is open. So what is shown then is presented before they are forwarded, and a ticket that
+//! comes later is late.
+//!
+//! No transaction begins here: the gate is asked with its first statement.
+
+use super::span::Step;
+use super::state::Shown;
+use super::{Bound, Considered, Session};
+use crate::protocol::postgres::classify::{Class, Statement};
+use crate::protocol::postgres::frame::ClosedKind;
+use crate::protocol::postgres::ticket::Tickets;
+
+/// Whether a statement is analysed with a snapshot, which utility statements are not
+/// (`analyze_requires_snapshot`).
+pub(super) fn looks(statement: &Statement) -> bool {
+    match &statement.class {
+        Class::Read | Class::Write | Class::Maintenance | Class::Unknown(_) => {
+            statement.takes_snapshot()
+        }
+        Class::Transaction(_) | Class::Session(_) => false,
+    }
+}
+
+/// Whether a statement is nothing but a call that sets a parameter.
+pub(super) fn only_sets(statement: &Statement) -> bool {
+    matches!(statement.uses.set_configs.as_slice(), [call] if call.sure)
+}
+
+impl Bound {
+    /// Whether it is planned with a snapshot.
+    pub(super) fn looks(&self) -> bool {
+        self.prepared.statement.as_deref().is_some_and(looks)
+    }
+}
+
+impl Session {
+    /// What is presented before a message that takes a snapshot, and what its snapshot is taken
+    /// under.
+    pub(super) fn early(&self, looks: bool, comment: &Tickets) -> (Vec<Tickets>, Option<Shown>) {
+        if !looks {
+            return (vec![], None);
+        }
+        let shown = [self.settings().tickets.clone(), comment.clone()];
+        // While something on its way may fail, the next transaction may be another than expected.
+        let presents = match self.is_behind() || self.ahead.would_fix_snapshot() {
+            true => shown.iter().filter(|it| !it.is_empty()).cloned().collect(),
+            false => vec![],
+        };
+        (presents, Some(shown))
+    }
+
+    pub(super) fn consider_describe(&self, kind: ClosedKind, name: &[u8]) -> Considered {
+        // A portal has been planned. A statement may be analysed again.
+        let looks = kind == ClosedKind::Statement && {
+            let found = self.statements.candidates(name, self.open_id());
+            let mut known = found.known.iter();
+            found.unknown || known.any(|it| it.statement.as_deref().is_some_and(looks))
+        };
+        let (presents, shown) = self.early(looks, &Tickets::default());
+        Considered {
+            presents,
+            ..self.one_step(Step::Describe(shown))
+        }
+    }
+}

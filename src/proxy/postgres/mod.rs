@@ -13,8 +13,8 @@
 //! Invariants:
 //! - one client connection has one backend connection, and nobody else's bytes are on it;
 //! - the bytes that can make a transaction take effect leave only after its permits are released,
-//!   and those are finished only at the ReadyForQuery that ends it, or when its session is proven
-//!   gone;
+//!   and those are finished only at the answer that ends it (ReadyForQuery; the error of a pipeline
+//!   without a block), or when its session is proven gone;
 //! - before the first fenced write under a lock, the session is vouched for, and is on disk for
 //!   that lock: a session that could not be ended carries none.
 

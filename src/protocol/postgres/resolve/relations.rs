@@ -6,6 +6,7 @@ use super::catalog::{Oid, Relation, RelationKind};
 use super::functions::{CallEffect, effect};
 use super::{PostgresRules, View};
 use crate::protocol::postgres::classify::{Effect, RelationName, Statement, Target};
+use crate::protocol::postgres::identifier;
 
 /// Most relations that one statement reaches; more is everything.
 const RELATIONS_MAX: usize = 100_000;
@@ -119,7 +120,7 @@ impl<'v> Reach<'v> {
             match effect(candidates) {
                 CallEffect::Reads => {}
                 CallEffect::Everything => self.everything("it calls a volatile function"),
-                CallEffect::Sequence => match call.first_text.as_deref().and_then(plain_name) {
+                CallEffect::Sequence => match call.first_text.as_deref().and_then(named) {
                     Some(relation) => self.add_target(&Target {
                         relation,
                         effect: Effect::Insert,
@@ -302,22 +303,24 @@ impl<'v> Reach<'v> {
     }
 }
 
-/// The relation of a text such as `nextval` takes, where it has no quotes.
-fn plain_name(text: &str) -> Option<RelationName> {
-    let plain = |part: &str| {
-        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$';
-        !part.is_empty() && part.bytes().all(word)
-    };
-    let (schema, name) = match text.split_once('.') {
-        Some((schema, name)) => (Some(schema), name),
-        None => (None, text),
-    };
-    if !plain(name) || !schema.is_none_or(plain) {
+/// The relation of a text such as `nextval` takes.
+fn named(text: &str) -> Option<RelationName> {
+    // A number is an oid, a dash none.
+    if text.starts_with(|char: char| char.is_ascii_digit() || char == '-') {
         return None;
     }
-    let folded = |part: &str| part.to_ascii_lowercase().into();
-    Some(RelationName {
-        schema: schema.map(folded),
-        name: folded(name),
-    })
+    let mut names = identifier::split(text, '.')?.into_iter();
+    match (names.next()?, names.next(), names.next()) {
+        (name, None, None) => Some(RelationName { schema: None, name }),
+        (schema, Some(name), None) => Some(RelationName {
+            schema: Some(schema),
+            name,
+        }),
+        // With its database, which is this one or none.
+        (_, Some(schema), Some(name)) if names.next().is_none() => Some(RelationName {
+            schema: Some(schema),
+            name,
+        }),
+        _ => None,
+    }
 }

@@ -8,6 +8,7 @@ use crate::protocol::Unmatched;
 use crate::protocol::pattern::{
     Captures, InvalidPattern, LockTemplate, Match, Pattern, Segment, Subject,
 };
+use crate::protocol::postgres::identifier::NAME_BYTES_MAX;
 
 /// One rule. A name in it is written as in SQL: folded to lower case unless it is quoted; `*`
 /// stands for any name, `{name}` for one that the lock is made of.
@@ -129,6 +130,15 @@ fn names(what: &'static str, text: &str, parts: usize) -> Result<Pattern, Invali
             1 => "it is not one name",
             _ => "it is not a schema and a name: `public.orders` is",
         };
+        return Err(invalid(what, text, reason));
+    }
+    let is_plain = |name: &&String| !name.contains(['{', '*']);
+    if split
+        .iter()
+        .filter(is_plain)
+        .any(|name| name.len() > NAME_BYTES_MAX)
+    {
+        let reason = "no name of a server is longer than 63 bytes: longer ones are cut";
         return Err(invalid(what, text, reason));
     }
     let compiled = Pattern::new(Subject::Names, &split.join("/"));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::early::{self, only_sets};
+use super::early::{self, cut_head, only_sets};
 use super::span::{Span, SpanId, Step};
 use super::state::{Act, State};
 use super::{Bound, Considered, Kind, Message, Name, Path, Prepared, Run, Session};
@@ -26,7 +26,7 @@ impl Session {
                 _ => Err(Refusal::malformed("a message other than data during COPY")),
             };
         }
-        match message {
+        match message.cut() {
             Message::Query(text, classified) => self.consider_query(text, classified),
             Message::Parse(name, text, classified) => self.consider_parse(name, text, classified),
             Message::Bind(bind) => self.consider_bind(bind.head(), Some(bind)),
@@ -59,7 +59,7 @@ impl Session {
             span: self.open_span().map_or(self.next_span, |span| span.id),
             rolled_back: self.rolled_back,
             may_commit: false,
-            presents: vec![],
+            presents: Default::default(),
             kind,
             steps: vec![],
             names: vec![],
@@ -237,7 +237,7 @@ impl Session {
         text: &[u8],
         classified: &Classified,
     ) -> Result<Considered, Refusal> {
-        if !self.statements.has_room(name) {
+        if !self.statements.has_room() {
             return Err(Refusal::invalid(
                 "the session has too many prepared statements",
             ));
@@ -277,8 +277,8 @@ impl Session {
             portal,
             statement,
             has_values,
-        } = head;
-        if !self.portals.has_room(portal) {
+        } = cut_head(head);
+        if !self.portals.has_room() {
             return Err(Refusal::invalid("the session has too many portals"));
         }
         let mut names = vec![];

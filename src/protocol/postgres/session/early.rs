@@ -8,9 +8,10 @@
 
 use super::span::Step;
 use super::state::Shown;
-use super::{Bound, Considered, Session};
+use super::{Bound, Considered, Message, Session};
 use crate::protocol::postgres::classify::{Class, Statement};
-use crate::protocol::postgres::frame::ClosedKind;
+use crate::protocol::postgres::frame::{BindHead, ClosedKind};
+use crate::protocol::postgres::identifier::cut_bytes;
 use crate::protocol::postgres::ticket::Tickets;
 
 /// Whether a statement is analysed with a snapshot, which utility statements are not
@@ -39,15 +40,15 @@ impl Bound {
 impl Session {
     /// What is presented before a message that takes a snapshot, and what its snapshot is taken
     /// under.
-    pub(super) fn early(&self, looks: bool, comment: &Tickets) -> (Vec<Tickets>, Option<Shown>) {
+    pub(super) fn early(&self, looks: bool, comment: &Tickets) -> (Shown, Option<Shown>) {
         if !looks {
-            return (vec![], None);
+            return (Shown::default(), None);
         }
         let shown = [self.settings().tickets.clone(), comment.clone()];
         // While something on its way may fail, the next transaction may be another than expected.
         let presents = match self.is_behind() || self.ahead.would_fix_snapshot() {
-            true => shown.iter().filter(|it| !it.is_empty()).cloned().collect(),
-            false => vec![],
+            true => shown.clone(),
+            false => Shown::default(),
         };
         (presents, Some(shown))
     }
@@ -64,5 +65,29 @@ impl Session {
             presents,
             ..self.one_step(Step::Describe(shown))
         }
+    }
+}
+
+impl<'m> Message<'m> {
+    /// With names as the server keeps them.
+    pub(super) fn cut(self) -> Message<'m> {
+        match self {
+            Message::Parse(name, text, classified) => {
+                Message::Parse(cut_bytes(name), text, classified)
+            }
+            Message::Describe(kind, name) => Message::Describe(kind, cut_bytes(name)),
+            Message::Execute(portal) => Message::Execute(cut_bytes(portal)),
+            Message::Close(kind, name) => Message::Close(kind, cut_bytes(name)),
+            other => other,
+        }
+    }
+}
+
+/// With names as the server keeps them.
+pub(super) fn cut_head(head: BindHead<'_>) -> BindHead<'_> {
+    BindHead {
+        portal: cut_bytes(head.portal),
+        statement: cut_bytes(head.statement),
+        ..head
     }
 }

@@ -11,7 +11,7 @@
 //! [`Considered::asks`] is set where a transaction begins, or may begin: after each commit boundary
 //! within a span, and at the first statement of a span that is sent before an earlier one ended.
 //! The permits are the span's and last until [`Reply::ended`] names it or a later one: the
-//! ReadyForQuery that reports no transaction.
+//! ReadyForQuery that reports no transaction, or the error that ends one without a block.
 //!
 //! # Refusals keep the server's own state
 //!
@@ -26,6 +26,10 @@
 //! next span is preceded by a BEGIN of the proxy, so that an error leaves the server in the state
 //! that the client expects, and its ROLLBACK has something to end. An error alone would not do: it
 //! ends no more than the innermost savepoint, and the rest could be committed yet.
+//!
+//! A pipeline of a failed block, whose Sync may never come, is ended by the proxy first
+//! ([`Session::end_pipeline`]). What the client then sends of it is dropped ([`Session::skip`]): the
+//! server would have skipped it.
 //!
 //! What is predicted is checked: an answer that does not fit is [`Unexpected`], and the session
 //! ends.
@@ -43,7 +47,7 @@ mod tamper;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub use names::{NAME_BYTES_MAX, NAMES_MAX};
+pub use names::NAMES_MAX;
 pub use reply::{Deliver, Reply, Unexpected};
 pub use span::SpanId;
 pub use tamper::may_turn_read_write;
@@ -131,8 +135,8 @@ pub struct Considered {
     /// before it is forwarded. Not where a block stays open after it.
     pub may_commit: bool,
     /// Tickets that are presented before it is forwarded, though it runs nothing: it takes the
-    /// snapshot of what is read under them.
-    pub presents: Vec<Tickets>,
+    /// snapshot of what is read under them. The session's, and those of a comment.
+    pub presents: [Tickets; 2],
     kind: Kind,
     steps: Vec<Step>,
     names: Vec<Name>,
@@ -218,6 +222,9 @@ pub struct Session {
     copying: bool,
     /// The client believes in a transaction that the proxy rolled back, and was not told yet.
     rolled_back: bool,
+    /// The client goes on with a pipeline that the proxy has ended: the server would have skipped
+    /// the rest of it.
+    skips: bool,
     /// A BEGIN of the proxy goes before the client's next message.
     begins_again: bool,
     /// The tickets that the gate was asked for last.
@@ -243,6 +250,7 @@ impl Session {
             portals: Names::new(),
             copying: false,
             rolled_back: false,
+            skips: false,
             begins_again: false,
             asked: Tickets::default(),
             lexing: LexingState::default(),
@@ -257,6 +265,12 @@ impl Session {
         let awaited = |span: &Span| span.steps.iter().any(|step| *step != Step::CopyEnd);
         let quiet = |span: &Span| !span.ended && !span.failed && !awaited(span);
         !self.copying && self.spans.iter().all(quiet)
+    }
+
+    /// Whether answers are awaited that the server may keep until a Sync or Flush.
+    pub fn may_need_flush(&self) -> bool {
+        let open = self.spans.back().filter(|span| !span.ended);
+        !self.copying && open.is_some_and(|span| !span.steps.is_empty())
     }
 
     /// Whether the server has a transaction open, as far as it has told: a block, or statements

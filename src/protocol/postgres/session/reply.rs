@@ -30,7 +30,8 @@ pub enum Deliver {
 pub struct Reply {
     /// What the client gets.
     pub deliver: Deliver,
-    /// No transaction is open after this span: its permits and those of earlier spans end.
+    /// No transaction is open after this span, or what was open of it can only be rolled back: its
+    /// permits and those of earlier spans end.
     pub ended: Option<SpanId>,
 }
 
@@ -188,6 +189,7 @@ impl Session {
             };
         };
         span.failed = true;
+        let id = span.id;
         let in_pipeline = std::mem::take(&mut span.extended) > 0;
         let steps = std::mem::take(&mut span.steps);
         let mut told = told;
@@ -198,6 +200,13 @@ impl Session {
             None => {}
         }
         steps.for_each(|step| self.give_up(step));
+        // Without a block nothing of it is left that could be committed: the server aborts before it
+        // takes the next message, and skips what comes up to the Sync, which may never come. A block
+        // may live on by its savepoints; whether there is one is not certain behind what was not
+        // read.
+        if in_pipeline && !self.certain.is_explicit() && !self.is_distrusted() {
+            told.ended = Some(id);
+        }
         if in_pipeline {
             self.skip_to_sync();
         }

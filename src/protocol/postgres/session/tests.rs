@@ -1,5 +1,5 @@
 use super::{Considered, Deliver, Message, Session, Unexpected, may_turn_read_write};
-use crate::protocol::postgres::classify::{Isolation, Lexing, classify};
+use crate::protocol::postgres::classify::{Classified, Isolation, Lexing, Unreadable, classify};
 use crate::protocol::postgres::frame::{
     BackendMessage, Bind, BindHead, ClosedKind, FrontendMessage, TransactionStatus, error_response,
 };

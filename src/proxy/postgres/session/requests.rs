@@ -262,6 +262,10 @@ impl Session {
     }
 
     fn take(&mut self, message: Message<'_>, hidden: Hidden, raw: Raw<'_>) -> Taken {
+        if let Some(instead) = self.core.skip(message) {
+            self.backend.send(&instead);
+            return Taken::Dropped;
+        }
         let hidden = match hidden {
             Hidden::AsIs => None,
             Hidden::Instead(bytes) => Some(bytes),
@@ -342,6 +346,9 @@ impl Session {
 
     /// A message that was not considered.
     fn refuse_unread(&mut self, message: Message<'_>, refusal: Refusal) -> Taken {
+        if self.core.skip(message).is_some() {
+            return Taken::Dropped;
+        }
         let considered = self.core.unread(message);
         self.refuse(&considered, &refusal)
     }

@@ -60,7 +60,7 @@ impl Session {
         if considered.rolled_back && !considered.only_rolls_back() {
             return Weighed::Refused(self.lost_refusal());
         }
-        if !considered.presents.is_empty() {
+        if !considered.presents.iter().all(Tickets::is_empty) {
             return self.present_early(considered);
         }
         if considered.runs.is_empty() || considered.only_rolls_back() {
@@ -104,15 +104,12 @@ impl Session {
         if self.listener.config.mode == Mode::Observe {
             return Weighed::Passed(Ending::default());
         }
-        let mut claims: Arc<[Claim]> = [].into();
-        for texts in &considered.presents {
-            match self.claims_in(texts, &[]) {
-                Ok(of_texts) => join(&mut claims, of_texts),
-                Err(Untold::Refused(refusal)) => return Weighed::Refused(refusal),
-                Err(Untold::Later | Untold::Unobserved) => return Weighed::Later,
-            }
+        let [tickets, comment] = &considered.presents;
+        match self.claims_by(tickets, comment, &[]) {
+            Ok(claims) => self.presented(claims, || Weighed::Passed(Ending::default())),
+            Err(Untold::Refused(refusal)) => Weighed::Refused(refusal),
+            Err(Untold::Later | Untold::Unobserved) => Weighed::Later,
         }
-        self.presented(claims, || Weighed::Passed(Ending::default()))
     }
 
     /// Whatever else is wrong with a message, its tickets are presented first: who is late learns
@@ -300,11 +297,20 @@ impl Session {
         run: &Run,
         needed: &[LockName],
     ) -> Result<Arc<[Claim]>, Untold> {
-        let of_session = self.claims_in(&run.tickets, needed)?;
-        if run.comment.is_empty() {
+        self.claims_by(&run.tickets, &run.comment, needed)
+    }
+
+    fn claims_by(
+        &mut self,
+        tickets: &Tickets,
+        comment: &Tickets,
+        needed: &[LockName],
+    ) -> Result<Arc<[Claim]>, Untold> {
+        let of_session = self.claims_in(tickets, needed)?;
+        if comment.is_empty() {
             return Ok(of_session);
         }
-        let of_comment = self.claims_in(&run.comment, needed)?;
+        let of_comment = self.claims_in(comment, needed)?;
         let mut claims = of_comment.to_vec();
         let others = of_session.iter();
         let others = others.filter(|claim| !of_comment.iter().any(|it| it.lock == claim.lock));

@@ -111,3 +111,19 @@ fn the_values_of_a_bind_set_a_ticket() {
     it.ready(I);
     assert_eq!(it.tickets(), "a");
 }
+
+#[test]
+fn names_are_those_that_the_server_keeps() {
+    let operation = |considered: &Considered| considered.runs[0].statement.operation;
+    let long = "a".repeat(63);
+    let mut it = Driven::new();
+    it.parse(&format!("{long}1"), "SELECT 1");
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.ready(I);
+    // Another name of the same beginning, once SQL has forgotten the first.
+    it.did(&format!("DEALLOCATE {long}"), "DEALLOCATE", I);
+    it.parse(&format!("{long}2"), "DELETE FROM t");
+    it.bind(&format!("{long}p"), &format!("{long}1"));
+    assert_eq!(operation(&it.execute(&format!("{long}q"))), "DELETE");
+}

@@ -200,12 +200,14 @@ pub struct Uses {
     pub attributes: Vec<Box<str>>,
     /// Operators, without their schemas.
     pub operators: Vec<Box<str>>,
-    /// Types that something is cast to, without their schemas.
+    /// Types that it names, without their schemas: something may be turned into one.
     pub casts: Vec<Box<str>>,
     /// Calls of set_config.
     pub set_configs: Vec<SetConfig>,
     /// Schemas of objects other than relations that it defines; `None`: the first of the path.
     pub defines_in: Vec<Option<Box<str>>>,
+    /// Databases that it is about, whichever it runs in.
+    pub databases: Vec<Box<str>>,
     /// It may write to anything, and why.
     pub everything: Option<&'static str>,
     /// After it, names may do what the catalog of before it does not tell.

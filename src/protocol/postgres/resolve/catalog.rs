@@ -84,8 +84,10 @@ pub struct CatalogParts {
     pub functions: Vec<Function>,
     /// Names of operators whose function is volatile and not pg_catalog's.
     pub acting_operators: Vec<Box<str>>,
-    /// Names of types that a volatile function casts to.
+    /// Names of types that a volatile function casts to, or checks.
     pub acting_casts: Vec<Box<str>>,
+    /// A volatile function casts where no cast is written.
+    pub casts_act_unseen: bool,
 }
 
 /// A database's relations and functions by name and by oid.
@@ -99,6 +101,7 @@ pub struct Catalog {
     functions: HashMap<Box<str>, Vec<Function>>,
     acting_operators: HashSet<Box<str>>,
     acting_casts: HashSet<Box<str>>,
+    casts_act_unseen: bool,
 }
 
 impl Catalog {
@@ -107,6 +110,7 @@ impl Catalog {
         let mut catalog = Catalog {
             acting_operators: parts.acting_operators.into_iter().collect(),
             acting_casts: parts.acting_casts.into_iter().collect(),
+            casts_act_unseen: parts.casts_act_unseen,
             ..Catalog::default()
         };
         for relation in parts.relations {
@@ -166,6 +170,10 @@ impl Catalog {
 
     pub(super) fn operator_acts(&self, name: &str) -> bool {
         self.acting_operators.contains(name)
+    }
+
+    pub(super) fn casts_act_unseen(&self) -> bool {
+        self.casts_act_unseen
     }
 
     pub(super) fn cast_acts(&self, name: &str) -> bool {

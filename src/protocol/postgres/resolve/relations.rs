@@ -21,6 +21,8 @@ pub(super) struct Reach<'v> {
     pub(super) created: Vec<(Box<str>, Box<str>)>,
     /// Schemas in which it defines something else; `None`: some schema.
     pub(super) schemas: Vec<Option<Box<str>>>,
+    /// Databases that it is about, whichever it runs in.
+    pub(super) databases: Vec<Box<str>>,
     /// It may write to anything, and why.
     pub(super) everything: Option<&'static str>,
     /// It writes to temporary relations.
@@ -36,6 +38,7 @@ impl<'v> Reach<'v> {
             relations: BTreeMap::new(),
             created: vec![],
             schemas: vec![],
+            databases: vec![],
             everything: None,
             temporary: false,
             missing: false,
@@ -52,6 +55,7 @@ impl<'v> Reach<'v> {
             && self.relations.is_empty()
             && self.created.is_empty()
             && self.schemas.is_empty()
+            && self.databases.is_empty()
     }
 
     pub(super) fn everything(&mut self, why: &'static str) {
@@ -72,6 +76,7 @@ impl<'v> Reach<'v> {
             self.everything("what its names do may have been changed since the catalog was read");
         }
         self.schemas.extend(uses.defines_in.iter().cloned());
+        self.databases.extend(uses.databases.iter().cloned());
         for target in &uses.targets {
             self.add_target(target);
         }
@@ -135,6 +140,7 @@ impl<'v> Reach<'v> {
                 function.volatile && function.single_argument && &*function.schema != "pg_catalog"
             })
         };
+        let acts = |name: &str| acts(name) || catalog.cast_acts(name);
         if statement.uses.attributes.iter().any(|name| acts(name)) {
             self.everything("it may call a volatile function in attribute notation");
         }
@@ -153,6 +159,9 @@ impl<'v> Reach<'v> {
             .any(|name| catalog.cast_acts(name))
         {
             self.everything("it uses a cast with a volatile function");
+        }
+        if catalog.casts_act_unseen() && computes(statement) {
+            self.everything("the server may cast by a volatile function where nothing is written");
         }
     }
 
@@ -301,6 +310,17 @@ impl<'v> Reach<'v> {
             }
         }
     }
+}
+
+/// Whether a statement has values of other types than its literals.
+fn computes(statement: &Statement) -> bool {
+    let uses = &statement.uses;
+    !(uses.reads.is_empty()
+        && uses.targets.is_empty()
+        && uses.functions.is_empty()
+        && uses.operators.is_empty()
+        && uses.casts.is_empty())
+        || statement.executes.is_some()
 }
 
 /// The relation of a text such as `nextval` takes.

@@ -248,17 +248,8 @@ impl PostgresRules {
     /// prepared transaction that somebody else has prepared.
     pub fn everything(&self, database: &str) -> Required {
         let mut locks = vec![];
-        for rule in &self.rules {
-            let Some(captures) = rule.in_database(database) else {
-                continue;
-            };
-            if rule.covers != Covers::Database && rule.lock.fixed().is_none() {
-                return Required::Unclassified("which locks it needs cannot be told");
-            }
-            match rule.lock.build(&captures) {
-                Ok(lock) => locks.push(lock),
-                Err(_) => return Required::Unclassified(NO_LOCK),
-            }
+        if let Err(why) = self.add_all(database, &mut locks) {
+            return Required::Unclassified(why);
         }
         if locks.is_empty() && self.unmatched == Unmatched::Reject {
             return Required::Unclassified(NO_RULE);
@@ -266,6 +257,20 @@ impl PostgresRules {
         locks.sort_unstable();
         locks.dedup();
         Required::Write(locks)
+    }
+
+    /// Adds every lock that guards something in a database.
+    fn add_all(&self, database: &str, locks: &mut Vec<LockName>) -> Result<(), &'static str> {
+        for rule in &self.rules {
+            let Some(captures) = rule.in_database(database) else {
+                continue;
+            };
+            if rule.covers != Covers::Database && rule.lock.fixed().is_none() {
+                return Err("which locks it needs cannot be told");
+            }
+            locks.push(rule.lock.build(&captures).map_err(|_| NO_LOCK)?);
+        }
+        Ok(())
     }
 
     /// The locks of a write that reaches so far.
@@ -279,6 +284,11 @@ impl PostgresRules {
                 continue;
             };
             if let Err(why) = add_locks(rule, of_database, reach, view, &mut locks) {
+                return Required::Unclassified(why);
+            }
+        }
+        for database in &reach.databases {
+            if let Err(why) = self.add_all(database, &mut locks) {
                 return Required::Unclassified(why);
             }
         }

@@ -1,4 +1,5 @@
 mod redefined;
+mod unseen;
 
 use super::{
     Catalog, CatalogParts, ForeignKey, Function, Oid, PostgresRule, PostgresRules, Relation,
@@ -101,6 +102,7 @@ fn catalog() -> Catalog {
         functions,
         acting_operators: vec!["===".into()],
         acting_casts: vec!["evil_type".into()],
+        casts_act_unseen: false,
     })
 }
 

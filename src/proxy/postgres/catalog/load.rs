@@ -73,6 +73,7 @@ pub(super) async fn load(
         functions: functions.collect(),
         acting_operators: acting.operators,
         acting_casts: acting.casts,
+        casts_act_unseen: acting.casts_act_unseen,
     }))
 }
 

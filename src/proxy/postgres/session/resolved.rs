@@ -195,8 +195,7 @@ impl Session {
     }
 }
 
-/// Whether a statement may change the catalog. What a function or a procedure defines is seen when
-/// the catalog is too old, or when it lacks a name.
+/// Whether a statement changes the catalog by itself. A function or a procedure may do so, too.
 pub(super) fn defines(statement: &Statement) -> bool {
     const TEMPORARY: Effect = Effect::Create { temporary: true };
     const LASTING: Effect = Effect::Create { temporary: false };

@@ -196,9 +196,9 @@ impl Session {
         }
         let shifted = ending.shifts || self.effects.shifts();
         if shifted && names_existing(&run.statement, &ending.made) {
-            ending.defines |= defines(&run.statement);
-            ending.redefines |= redefines(&run.statement);
             let acts = run.statement.uses.everything.is_some();
+            ending.defines |= defines(&run.statement) || acts;
+            ending.redefines |= redefines(&run.statement);
             ending.distrusts |= acts;
             ending.shadows |= acts || shadows_temporary(&run.statement);
             return self.locks_of_anything();
@@ -209,7 +209,8 @@ impl Session {
         if ending.made.len() < MADE_MAX {
             follow_made(&mut ending.made, &run.statement);
         }
-        ending.defines |= defines(&run.statement);
+        // What a volatile function defines is not told.
+        ending.defines |= defines(&run.statement) || resolution.everything.is_some();
         // Whoever may call such a function holds a ticket for everything to the transaction's end.
         ending.redefines |= redefines(&run.statement);
         ending.shadows |= resolution.everything.is_some() || shadows_temporary(&run.statement);

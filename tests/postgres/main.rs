@@ -16,6 +16,7 @@ mod process;
 mod races;
 #[path = "../support/random.rs"]
 mod random;
+mod reading;
 mod restart;
 mod revoked;
 mod scope;

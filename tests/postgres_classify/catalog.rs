@@ -121,6 +121,6 @@ pub fn load(client: &mut Client) -> Catalog {
         functions,
         acting_operators: names(OPERATORS),
         acting_casts: names(CASTS),
-        casts_act_unseen: false,
+        ..CatalogParts::default()
     })
 }

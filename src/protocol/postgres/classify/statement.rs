@@ -202,6 +202,8 @@ pub struct Uses {
     pub operators: Vec<Box<str>>,
     /// Types that it names, without their schemas: something may be turned into one.
     pub casts: Vec<Box<str>>,
+    /// Types of its parameters that are the database's own, as the client gives them.
+    pub types: Vec<u32>,
     /// Calls of set_config.
     pub set_configs: Vec<SetConfig>,
     /// Schemas of objects other than relations that it defines; `None`: the first of the path.
@@ -348,6 +350,20 @@ impl Statement {
 }
 
 impl Classified {
+    /// The same with types that are given to its parameters: those of the database's own are kept.
+    pub fn with_types(self: Arc<Classified>, types: impl Iterator<Item = u32>) -> Arc<Classified> {
+        // Oids below are the server's own (FirstNormalObjectId).
+        let types: Vec<u32> = types.filter(|oid| *oid >= 16384).collect();
+        if types.is_empty() {
+            return self;
+        }
+        let mut classified = Classified::clone(&self);
+        for statement in &mut classified.statements {
+            Arc::make_mut(statement).uses.types.clone_from(&types);
+        }
+        Arc::new(classified)
+    }
+
     /// A text that could not be read.
     pub fn unreadable(why: Unreadable, bytes: usize) -> Classified {
         Classified {

@@ -169,6 +169,12 @@ impl<'b> Parse<'b> {
         Fields::new("Parse", head).text()
     }
 
+    /// The types that are given.
+    pub fn type_oids(&self) -> impl Iterator<Item = u32> {
+        let oids = self.types.get(2..).unwrap_or_default().chunks_exact(4);
+        oids.filter_map(|oid| Some(u32::from_be_bytes(*oid.first_chunk()?)))
+    }
+
     fn read(payload: &'b [u8]) -> Result<Parse<'b>, FrameError> {
         let mut fields = Fields::new("Parse", payload);
         let (statement, text) = (fields.text()?, fields.text()?);

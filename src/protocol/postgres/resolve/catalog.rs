@@ -88,6 +88,8 @@ pub struct CatalogParts {
     pub acting_casts: Vec<Box<str>>,
     /// A volatile function casts where no cast is written.
     pub casts_act_unseen: bool,
+    /// Types whose values a volatile function checks as they are read.
+    pub acting_types: Vec<Oid>,
 }
 
 /// A database's relations and functions by name and by oid.
@@ -102,6 +104,7 @@ pub struct Catalog {
     acting_operators: HashSet<Box<str>>,
     acting_casts: HashSet<Box<str>>,
     casts_act_unseen: bool,
+    acting_types: HashSet<Oid>,
 }
 
 impl Catalog {
@@ -111,6 +114,7 @@ impl Catalog {
             acting_operators: parts.acting_operators.into_iter().collect(),
             acting_casts: parts.acting_casts.into_iter().collect(),
             casts_act_unseen: parts.casts_act_unseen,
+            acting_types: parts.acting_types.into_iter().collect(),
             ..Catalog::default()
         };
         for relation in parts.relations {
@@ -170,6 +174,15 @@ impl Catalog {
 
     pub(super) fn operator_acts(&self, name: &str) -> bool {
         self.acting_operators.contains(name)
+    }
+
+    /// Whether a function may run as a value is read, before a statement does.
+    pub fn reading_values_acts(&self) -> bool {
+        !self.acting_types.is_empty()
+    }
+
+    pub(super) fn type_acts(&self, oid: Oid) -> bool {
+        self.acting_types.contains(&oid)
     }
 
     pub(super) fn casts_act_unseen(&self) -> bool {

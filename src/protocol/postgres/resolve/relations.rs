@@ -160,6 +160,14 @@ impl<'v> Reach<'v> {
         {
             self.everything("it uses a cast with a volatile function");
         }
+        if statement
+            .uses
+            .types
+            .iter()
+            .any(|oid| catalog.type_acts(*oid))
+        {
+            self.everything("a parameter of it has a type that a volatile function checks");
+        }
         if catalog.casts_act_unseen() && computes(statement) {
             self.everything("the server may cast by a volatile function where nothing is written");
         }

@@ -102,7 +102,7 @@ fn catalog() -> Catalog {
         functions,
         acting_operators: vec!["===".into()],
         acting_casts: vec!["evil_type".into()],
-        casts_act_unseen: false,
+        ..CatalogParts::default()
     })
 }
 

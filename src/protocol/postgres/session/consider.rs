@@ -60,6 +60,7 @@ impl Session {
             rolled_back: self.rolled_back,
             may_commit: false,
             presents: Default::default(),
+            analyses: vec![],
             kind,
             steps: vec![],
             names: vec![],
@@ -80,7 +81,7 @@ impl Session {
 
     /// The path in which the server will resolve names in this state. While something on its way
     /// may fail and leave another one, it is not known.
-    fn path_in(&self, state: &State) -> Path {
+    pub(super) fn path_in(&self, state: &State) -> Path {
         let path = state.scope.now().known_path()?;
         let certain = !self.is_behind()
             || self.path_touched.is_none() && self.certain.scope.has_only_path(&path);
@@ -93,7 +94,7 @@ impl Session {
     }
 
     /// Whether the gate is asked before the next statement is forwarded.
-    fn asks(&self) -> bool {
+    pub(super) fn asks(&self) -> bool {
         !self.ahead.scope.in_transaction() || self.is_behind()
     }
 
@@ -261,10 +262,11 @@ impl Session {
         let prepared = Prepared { statement, comment };
         let looks = prepared.statement.as_deref().is_some_and(early::looks);
         let (presents, shown) = self.early(looks, &prepared.comment);
+        let analyses = self.analyses(looks, [&prepared].into_iter());
         Ok(Considered {
             names: vec![Name::Statement(name.into(), prepared)],
             presents,
-            ..self.one_step(Step::Parse(name.into(), shown))
+            ..self.analysing(Step::Parse(name.into(), shown), analyses)
         })
     }
 
@@ -329,11 +331,12 @@ impl Session {
         let comments = bound.iter().map(|it| &it.prepared.comment);
         let comment = comments.clone().find(|it| !it.is_empty()).cloned();
         let (presents, shown) = self.early(looks, &comment.unwrap_or_default());
+        let analyses = self.analyses(looks, bound.iter().map(|it| &it.prepared));
         names.push(Name::Portal(portal.into(), bound));
         Ok(Considered {
             names,
             presents,
-            ..self.one_step(Step::Bind(portal.into(), shown))
+            ..self.analysing(Step::Bind(portal.into(), shown), analyses)
         })
     }
 

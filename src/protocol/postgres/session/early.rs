@@ -4,11 +4,17 @@
 //! none is open. So what is shown then is presented before they are forwarded, and a ticket that
 //! comes later is late.
 //!
+//! Looking can also act: a domain's check runs as a value is read, by Bind or within a literal of
+//! Parse. Where the database has such types the shell takes these messages for runs of their
+//! statements.
+//!
 //! No transaction begins here: the gate is asked with its first statement.
+
+use std::sync::Arc;
 
 use super::span::Step;
 use super::state::Shown;
-use super::{Bound, Considered, Message, Session};
+use super::{Bound, Considered, Message, Prepared, Run, Session};
 use crate::protocol::postgres::classify::{Class, Statement};
 use crate::protocol::postgres::frame::{BindHead, ClosedKind};
 use crate::protocol::postgres::identifier::cut_bytes;
@@ -53,17 +59,48 @@ impl Session {
         (presents, Some(shown))
     }
 
+    /// What these statements are where looking at them may run something.
+    pub(super) fn analyses<'p>(
+        &self,
+        looks: bool,
+        prepared: impl Iterator<Item = &'p Prepared>,
+    ) -> Vec<Run> {
+        if !looks {
+            return vec![];
+        }
+        let run = |it: &Prepared| {
+            Some(Run {
+                statement: Arc::clone(it.statement.as_ref()?),
+                executed: vec![],
+                tickets: self.settings().tickets.clone(),
+                comment: it.comment.clone(),
+                search_path: self.path_in(&self.ahead),
+            })
+        };
+        prepared.filter_map(run).collect()
+    }
+
+    pub(super) fn analysing(&self, step: Step, analyses: Vec<Run>) -> Considered {
+        let any = !analyses.is_empty();
+        Considered {
+            analyses,
+            asks: any && self.asks(),
+            may_commit: any && (!self.ahead.is_explicit() || self.is_behind()),
+            ..self.one_step(step)
+        }
+    }
+
     pub(super) fn consider_describe(&self, kind: ClosedKind, name: &[u8]) -> Considered {
         // A portal has been planned. A statement may be analysed again.
-        let looks = kind == ClosedKind::Statement && {
-            let found = self.statements.candidates(name, self.open_id());
-            let mut known = found.known.iter();
-            found.unknown || known.any(|it| it.statement.as_deref().is_some_and(looks))
-        };
+        let found = self.statements.candidates(name, self.open_id());
+        let mut known = found.known.iter();
+        let looks = kind == ClosedKind::Statement
+            && (found.unknown || known.any(|it| it.statement.as_deref().is_some_and(looks)));
         let (presents, shown) = self.early(looks, &Tickets::default());
+        let analyses = self.analyses(looks, found.known.iter());
         Considered {
             presents,
-            ..self.one_step(Step::Describe(shown))
+            ..self.analysing(Step::Describe(shown), analyses)
         }
     }
 }

@@ -80,7 +80,7 @@ const REFUSED_NAME: &[u8] = b"ringfence: refused";
 pub enum Message<'m> {
     /// `Q`: the text and what it is. A text that streams has none but what is unread of it.
     Query(&'m [u8], &'m Classified),
-    /// `P`: the statement's name, the text and what it is.
+    /// `P`: the statement's name, the text and what it is, with the types that are given.
     Parse(&'m [u8], &'m [u8], &'m Classified),
     /// `B`, whole.
     Bind(&'m Bind<'m>),
@@ -137,6 +137,9 @@ pub struct Considered {
     /// Tickets that are presented before it is forwarded, though it runs nothing: it takes the
     /// snapshot of what is read under them. The session's, and those of a comment.
     pub presents: [Tickets; 2],
+    /// Statements that it analyses or plans, or whose values it reads. Where a type of the database
+    /// runs a function as it is read, they count as if they ran.
+    pub analyses: Vec<Run>,
     kind: Kind,
     steps: Vec<Step>,
     names: Vec<Name>,

@@ -72,6 +72,8 @@ pub(super) struct Acting {
     pub(super) casts: Vec<Box<str>>,
     /// One of those casts needs not be written.
     pub(super) casts_act_unseen: bool,
+    /// Types whose values are checked by one.
+    pub(super) types: Vec<Oid>,
 }
 
 /// All functions.
@@ -129,7 +131,7 @@ pub(super) async fn find(
         .collect();
     follow(&mut on_read, &views);
     let acting: Vec<Oid> = functions.iter().copied().collect();
-    let (mut targets, mut casts_act_unseen) = (types, false);
+    let (mut targets, mut casts_act_unseen) = (types.clone(), false);
     let params: [(&(dyn ToSql + Sync), Type); 1] = [(&acting, Type::OID_ARRAY)];
     for row in client.query_typed(CASTS, &params).await? {
         targets.insert(column(&row, 0)?);
@@ -141,6 +143,7 @@ pub(super) async fn find(
         operators: names(client, OPERATORS, &acting).await?,
         casts: names(client, TYPE_NAMES, &targets).await?,
         casts_act_unseen,
+        types: types.into_iter().collect(),
         functions,
         on_read,
     })

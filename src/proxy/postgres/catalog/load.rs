@@ -74,6 +74,7 @@ pub(super) async fn load(
         acting_operators: acting.operators,
         acting_casts: acting.casts,
         casts_act_unseen: acting.casts_act_unseen,
+        acting_types: acting.types,
     }))
 }
 

@@ -162,7 +162,8 @@ impl Session {
                 let classified = self
                     .listener
                     .classifier
-                    .classify(parse.text, self.core.lexing());
+                    .classify(parse.text, self.core.lexing())
+                    .with_types(parse.type_oids());
                 let hidden = self.hide_in_parse(&parse, &classified);
                 let message = Message::Parse(parse.statement, parse.text, &classified);
                 self.take(message, hidden, raw)

@@ -62,14 +62,19 @@ impl Session {
         }
     }
 
+    /// A catalog that may be used at this instant.
+    pub(super) fn known_catalog(&self) -> Option<Arc<Catalog>> {
+        let loaded = self.admission.catalog.clone();
+        loaded.or_else(|| self.database.current())
+    }
+
     pub(super) fn resolution_of(
         &mut self,
         run: &Run,
         ending: &Ending,
     ) -> Result<Arc<Resolution>, Untold> {
-        let loaded = self.admission.catalog.clone();
         let observes = self.listener.config.mode == Mode::Observe;
-        let Some(catalog) = loaded.or_else(|| self.database.current()) else {
+        let Some(catalog) = self.known_catalog() else {
             if observes {
                 self.load_aside();
                 return Err(Untold::Unobserved);

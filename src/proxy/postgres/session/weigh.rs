@@ -60,10 +60,19 @@ impl Session {
         if considered.rolled_back && !considered.only_rolls_back() {
             return Weighed::Refused(self.lost_refusal());
         }
-        if !considered.presents.iter().all(Tickets::is_empty) {
-            return self.present_early(considered);
+        if !considered.presents.iter().all(Tickets::is_empty)
+            && let Some(weighed) = self.present_early(considered)
+        {
+            return weighed;
         }
-        if considered.runs.is_empty() || considered.only_rolls_back() {
+        let runs = match considered.runs.is_empty() {
+            false => &considered.runs,
+            true => match self.analyses_that_act(considered) {
+                Ok(analyses) => analyses,
+                Err(untold) => return self.untold(untold, considered),
+            },
+        };
+        if runs.is_empty() || !considered.runs.is_empty() && considered.only_rolls_back() {
             return Weighed::Passed(Ending::default());
         }
         if let Some(refusal) = self.admission.take_refused() {
@@ -75,11 +84,9 @@ impl Session {
         if let Err(refusal) = self.check_held(considered) {
             return Weighed::Refused(refusal);
         }
-        let (needs, ending) = match self.needs(considered) {
+        let (needs, ending) = match self.needs(considered, runs) {
             Ok(told) => told,
-            Err(Untold::Later) => return Weighed::Later,
-            Err(Untold::Unobserved) => return Weighed::Passed(Ending::default()),
-            Err(Untold::Refused(refusal)) => return self.present_first(refusal, considered),
+            Err(untold) => return self.untold(untold, considered),
         };
         if !enforces {
             self.observe(considered, &needs);
@@ -96,19 +103,49 @@ impl Session {
     }
 
     /// What it reads is fixed before its statement comes: the seal goes before that.
-    fn present_early(&mut self, considered: &Considered) -> Weighed {
+    fn present_early(&mut self, considered: &Considered) -> Option<Weighed> {
         if let Some(refusal) = self.admission.take_refused() {
-            return self.refused(refusal, considered);
+            return Some(self.refused(refusal, considered));
         }
         // Observing, the statement will tell.
         if self.listener.config.mode == Mode::Observe {
-            return Weighed::Passed(Ending::default());
+            return None;
         }
         let [tickets, comment] = &considered.presents;
         match self.claims_by(tickets, comment, &[]) {
-            Ok(claims) => self.presented(claims, || Weighed::Passed(Ending::default())),
-            Err(Untold::Refused(refusal)) => Weighed::Refused(refusal),
-            Err(Untold::Later | Untold::Unobserved) => Weighed::Later,
+            Ok(claims) if self.are_settled(&claims) => None,
+            Ok(claims) => Some(self.settle_first(claims)),
+            Err(Untold::Refused(refusal)) => Some(Weighed::Refused(refusal)),
+            Err(Untold::Later | Untold::Unobserved) => Some(Weighed::Later),
+        }
+    }
+
+    /// The statements that a message looks at, where that may run something.
+    fn analyses_that_act<'c>(&mut self, considered: &'c Considered) -> Result<&'c [Run], Untold> {
+        let none = || Ok(&considered.analyses[..0]);
+        if considered.analyses.is_empty() || self.listener.config.mode == Mode::Observe {
+            return none();
+        }
+        let holds = considered
+            .analyses
+            .iter()
+            .any(|run| !run.tickets.is_empty());
+        match self.known_catalog() {
+            Some(catalog) if !catalog.reading_values_acts() => none(),
+            // Whoever holds enough need not wait for it.
+            None if !holds => {
+                self.begin_loading(None);
+                Err(Untold::Later)
+            }
+            _ => Ok(&considered.analyses),
+        }
+    }
+
+    fn untold(&mut self, untold: Untold, considered: &Considered) -> Weighed {
+        match untold {
+            Untold::Later => Weighed::Later,
+            Untold::Unobserved => Weighed::Passed(Ending::default()),
+            Untold::Refused(refusal) => self.present_first(refusal, considered),
         }
     }
 
@@ -119,7 +156,7 @@ impl Session {
             return self.refused(refusal, considered);
         }
         let mut claims: Arc<[Claim]> = [].into();
-        for run in &considered.runs {
+        for run in considered.runs.iter().chain(&considered.analyses) {
             for texts in [&run.tickets, &run.comment] {
                 if !texts.is_empty()
                     && let Look::Genuine(Genuine::Signed(of_run)) = self.look(texts)
@@ -128,14 +165,13 @@ impl Session {
                 }
             }
         }
-        self.presented(claims, || Weighed::Refused(refusal))
+        match self.are_settled(&claims) {
+            true => Weighed::Refused(refusal),
+            false => self.settle_first(claims),
+        }
     }
 
-    /// What comes of a message once these are settled.
-    fn presented(&mut self, claims: Arc<[Claim]>, then: impl FnOnce() -> Weighed) -> Weighed {
-        if self.are_settled(&claims) {
-            return then();
-        }
+    fn settle_first(&mut self, claims: Arc<[Claim]>) -> Weighed {
         match self.settle(claims) {
             Admitted::Refused(refusal) => Weighed::Refused(refusal),
             Admitted::Later | Admitted::Passed => Weighed::Later,
@@ -164,12 +200,12 @@ impl Session {
         }
     }
 
-    fn needs(&mut self, considered: &Considered) -> Result<(Needs, Ending), Untold> {
+    fn needs(&mut self, considered: &Considered, runs: &[Run]) -> Result<(Needs, Ending), Untold> {
         let mut ending = Ending::default();
         let mut claims: Arc<[Claim]> = [].into();
         let mut writes = false;
         ending.made.clone_from(&self.made);
-        for run in &considered.runs {
+        for run in runs {
             let needed = self.locks_of(run, &mut ending)?;
             let of_run = self.claims_of(run, &needed)?;
             if let Some(lock) = missing(&needed, &of_run) {
@@ -186,7 +222,11 @@ impl Session {
             span: considered.span,
             may_commit: considered.may_commit,
         };
-        Ok((needs, ending))
+        match considered.runs.is_empty() {
+            // Nothing of it was carried out.
+            true => Ok((needs, Ending::default())),
+            false => Ok((needs, ending)),
+        }
     }
 
     /// The locks that a run needs a current ticket for.

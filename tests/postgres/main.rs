@@ -12,6 +12,7 @@ mod odd;
 mod peers;
 #[path = "../support/postgres/mod.rs"]
 mod postgres;
+mod prepared;
 mod process;
 mod races;
 #[path = "../support/random.rs"]

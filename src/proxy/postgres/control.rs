@@ -21,6 +21,7 @@
 mod link;
 mod rights;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,6 +174,8 @@ const END: &str = "SELECT c.pid, c.started, a.backend_start IS NULL, \
      JOIN pg_stat_activity a ON a.pid = c.pid WHERE a.backend_start IS NULL \
      OR (extract(epoch FROM a.backend_start) * 1000000)::bigint = c.started";
 
+const PREPARED: &str = "SELECT gid FROM pg_prepared_xacts";
+
 const CANCEL: &str = "SELECT pg_cancel_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = $1 \
      AND (extract(epoch FROM a.backend_start) * 1000000)::bigint = $2";
 
@@ -246,6 +249,12 @@ impl Control {
         let params: [(&(dyn ToSql + Sync), Type); 2] =
             [(&session.pid, Type::INT4), (&session.started, Type::INT8)];
         self.ask(&link, CANCEL, &params).await.map(|_| ())
+    }
+
+    /// The names under which transactions are prepared, in any database.
+    pub(super) async fn prepared(&self) -> Result<HashSet<String>, ControlError> {
+        let rows = self.call(PREPARED, &[]).await?;
+        rows.iter().map(|row| column(row, 0)).collect()
     }
 
     /// Has the server end these sessions, all of one system. Returns those that it still lists:

@@ -133,6 +133,10 @@ pub fn guard(
     tasks: &mut JoinSet<()>,
 ) -> (Vec<Guarded>, Vec<LeftSession>) {
     let mut guarded: Vec<Guarded> = vec![];
+    let stores: Vec<(String, FenceStore)> = ready
+        .iter()
+        .filter_map(|it| Some((address_of(&it.config.upstream), it.fence_store.clone()?)))
+        .collect();
     for ready in ready {
         let backend = address_of(&ready.config.upstream);
         let (earlier, others): (Vec<_>, Vec<_>) = sessions
@@ -145,7 +149,14 @@ pub fn guard(
         // What is prepared through one listener may be committed through another.
         let prepared = match sibling {
             Some(sibling) => sibling.prepared.clone(),
-            None => Prepared::new(backend.clone(), watermarks.clone(), its),
+            None => {
+                let store = stores.iter().find(|it| it.0 == backend);
+                let store = store.map(|it| it.1.clone());
+                let prepared = Prepared::kept_by(store, backend.clone(), watermarks.clone(), its);
+                let control = ready.control.clone();
+                tasks.spawn(prepared.clone().reconcile(control, left.clone()));
+                prepared
+            }
         };
         let of_backend = Sessions::new(backend, watermarks.clone());
         let evictor = Evictor::new(of_backend.clone(), left.clone(), earlier);

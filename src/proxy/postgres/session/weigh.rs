@@ -15,6 +15,7 @@ use crate::protocol::postgres::resolve::{Required, follow_made, redefines, shado
 use crate::protocol::postgres::session::{Considered, Run, SpanId};
 use crate::protocol::postgres::ticket::Tickets;
 use crate::proxy::gates::Claim;
+use crate::proxy::postgres::prepared::Known;
 use crate::token::Token;
 
 /// What becomes of a message.
@@ -270,7 +271,7 @@ impl Session {
     }
 
     fn locks_of_control(
-        &self,
+        &mut self,
         control: &TransactionControl,
         ending: &mut Ending,
     ) -> Result<Vec<LockName>, Untold> {
@@ -279,7 +280,7 @@ impl Session {
         else {
             return Ok(vec![]);
         };
-        match self.listener.prepared.look(gid) {
+        match self.known_prepared(gid)? {
             Some(known) => {
                 ending.ends_prepared.push((gid.clone(), known.last));
                 Ok(known.locks)
@@ -298,6 +299,20 @@ impl Session {
                 }
             },
         }
+    }
+
+    fn known_prepared(&mut self, gid: &str) -> Result<Option<Known>, Untold> {
+        let prepared = &self.listener.prepared;
+        // Observing, nothing is waited for.
+        if !prepared.is_shared() || self.listener.config.mode == Mode::Observe {
+            return Ok(prepared.look(gid));
+        }
+        let mut looked = self.admission.looked.iter();
+        if let Some((_, known)) = looked.find(|it| *it.0 == *gid) {
+            return Ok(known.clone());
+        }
+        self.begin_looking(gid);
+        Err(Untold::Later)
     }
 
     /// PREPARE TRANSACTION is for those who hold a ticket, and is on disk before it is forwarded.
@@ -328,6 +343,13 @@ impl Session {
         }
         // What was recorded for this message before stays with it until it is forwarded.
         recorded.append(&mut ending.prepares);
+        if self.listener.prepared.is_shared() && self.flights.session().is_none() {
+            // Until that session is gone it may be prepared yet: it must be known.
+            return match self.settle(all) {
+                Admitted::Refused(refusal) => Err(refusal.into()),
+                Admitted::Later | Admitted::Passed => Err(Untold::Later),
+            };
+        }
         self.begin_recording(gid, all);
         Err(Untold::Later)
     }

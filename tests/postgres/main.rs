@@ -6,6 +6,7 @@ mod client;
 mod drivers;
 mod escapes;
 mod fenced;
+mod foreign;
 mod held;
 mod hidden;
 mod odd;

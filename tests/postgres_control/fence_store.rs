@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 fn config(server: &Postgres) -> PostgresListenerConfig {
     let mut config = config_as(server, CONTROL, BACKEND_STORE);
-    config.control.database = APP.to_owned();
+    config.control.as_mut().unwrap().database = APP.to_owned();
     config
 }
 

@@ -11,7 +11,7 @@ use super::listener::{
 use crate::config::reader::{Found, Report, Table};
 use crate::config::values::{check_host_port, check_instance};
 use crate::protocol::Unmatched;
-use crate::protocol::postgres::resolve::{PostgresRule, PostgresRules};
+use crate::protocol::postgres::resolve::{ForeignWrites, PostgresRule, PostgresRules};
 
 /// One port before a Postgres server.
 #[derive(Clone, Debug)]
@@ -30,8 +30,8 @@ pub struct PostgresListenerConfig {
     pub tls: Option<ClientTls>,
     /// TLS with the server.
     pub upstream_tls: UpstreamTls,
-    /// As whom the proxy itself connects.
-    pub control: ControlRole,
+    /// As whom the proxy itself connects; `None` where nothing is guarded.
+    pub control: Option<ControlRole>,
     /// Which tickets are taken.
     pub trust: Trust,
     /// Whether refusals are carried out.
@@ -185,18 +185,25 @@ pub(super) fn read_postgres_listener(
     let unmatched = value_or_default(t.choice(report, "unmatched", &unmatched));
     let replication = [("deny", Replication::Deny), ("pass", Replication::Pass)];
     let replication = t.choice(report, "replication", &replication);
+    let foreign = [
+        ("refuse", ForeignWrites::Refuse),
+        ("pass", ForeignWrites::Pass),
+    ];
+    let foreign_writes = value_or_default(t.choice(report, "foreign_writes", &foreign));
     let times = read_times(report, t);
     let tls = read_tls(report, t);
     let upstream_tls = read_upstream_tls(report, t);
-    let control = read_control(report, t);
     let limits = read_limits(report, t);
     let rules = read_rules(report, t, unmatched);
+    // With a rule that is wrong there is one.
+    let guards = rules.as_ref().is_none_or(PostgresRules::guards);
+    let control = read_control(report, t, guards);
     let at = t.at();
     table.finish(report);
     let (host, port) = upstream?.value;
     let value = PostgresListenerConfig {
         name: name?.value,
-        rules: rules?,
+        rules: rules?.with_foreign_writes(foreign_writes),
         listen: listen?.value,
         upstream: Upstream { host, port },
         upstream_path: value_or_default(upstream_path),
@@ -292,7 +299,15 @@ fn read_upstream_tls(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> O
 }
 
 /// `[listener.control]`: who the proxy is for the server.
-fn read_control(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> Option<ControlRole> {
+/// The outer `None`: something in it is wrong, or it is missing where something is to be guarded.
+fn read_control(
+    report: &mut Report<'_>,
+    listener: &mut Table<'_, '_>,
+    guards: bool,
+) -> Option<Option<ControlRole>> {
+    if !guards && !listener.has("control") {
+        return Some(None);
+    }
     let table = listener.table(report, "control");
     let mut t = listener.require(report, "control", table)?;
     let user = t.text(report, "user", "a role's name");
@@ -311,11 +326,11 @@ fn read_control(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> Option
             }
         },
     };
-    Some(ControlRole {
+    Some(Some(ControlRole {
         user: user?.value,
         password,
         database: database.map_or(CONTROL_DATABASE_DEFAULT.to_owned(), |it| it.value),
-    })
+    }))
 }
 
 fn read_limits(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> PostgresLimits {

@@ -151,7 +151,8 @@ pub struct Control {
 
 struct Inner {
     door: Arc<Door>,
-    role: ControlRole,
+    /// `None`: the listener guards nothing, and nothing is asked.
+    role: Option<ControlRole>,
     path: UpstreamPath,
     /// Carries the connection, whichever core asks.
     runtime: Handle,
@@ -192,6 +193,16 @@ impl Control {
                 raised: (config.store == WatermarkStore::Backend).then(Notify::new),
             }),
         }
+    }
+
+    /// Whether the proxy has a role of its own here.
+    pub(super) fn has_role(&self) -> bool {
+        self.inner.role.is_some()
+    }
+
+    fn role(&self) -> Result<&ControlRole, ControlError> {
+        let none = || ControlError::Denied("this listener has no [listener.control]".to_owned());
+        self.inner.role.as_ref().ok_or_else(none)
     }
 
     /// Looks a session up by what its connection says of it.
@@ -272,10 +283,7 @@ impl Control {
         let mut there = vec![];
         for row in self.ask(&link, END, &params).await? {
             if column::<bool>(&row, 2)? {
-                return Err(rights::lacking(
-                    &self.inner.role.user,
-                    &["pg_read_all_stats"],
-                ));
+                return Err(rights::lacking(self.role()?, &["pg_read_all_stats"]));
             }
             there.push((column(&row, 0)?, column(&row, 1)?));
         }

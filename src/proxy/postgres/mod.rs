@@ -41,7 +41,6 @@ use super::watermarks::Watermarks;
 use crate::audit::AuditWriter;
 use crate::config::PostgresListenerConfig;
 use crate::lock_name::LockName;
-use crate::protocol::Unmatched;
 use crate::protocol::postgres::classify::Classifier;
 
 /// One listener with what it shares with the others.
@@ -81,8 +80,7 @@ pub struct Listener {
 impl Listener {
     /// Whether nothing is guarded: no statement is looked at.
     fn is_relay(&self) -> bool {
-        let rules = &self.config.rules;
-        rules.is_empty() && rules.unmatched() == Unmatched::Pass
+        !self.config.rules.guards()
     }
 
     /// The one lock that the rules name, if they name one alone.

@@ -107,7 +107,8 @@ pub fn fence_stores(
     let mut stores = vec![];
     for listener in ready {
         let config = &listener.config;
-        if config.store == WatermarkStore::Backend && config.mode == Mode::Enforce {
+        let keeps = config.store == WatermarkStore::Backend && listener.control.has_role();
+        if keeps && config.mode == Mode::Enforce {
             let store = FenceStore::new(
                 listener.control.clone(),
                 config.rules.lock_patterns(),
@@ -139,9 +140,11 @@ pub fn guard(
         .collect();
     for ready in ready {
         let backend = address_of(&ready.config.upstream);
+        // Whoever has no role ends none.
+        let has_role = ready.control.has_role();
         let (earlier, others): (Vec<_>, Vec<_>) = sessions
             .into_iter()
-            .partition(|it| it.session.backend == backend);
+            .partition(|it| it.session.backend == backend && has_role);
         sessions = others;
         let (its, others) = rows.into_iter().partition(|it| it.backend == backend);
         rows = others;
@@ -154,7 +157,9 @@ pub fn guard(
                 let store = store.map(|it| it.1.clone());
                 let prepared = Prepared::kept_by(store, backend.clone(), watermarks.clone(), its);
                 let control = ready.control.clone();
-                tasks.spawn(prepared.clone().reconcile(control, left.clone()));
+                if has_role {
+                    tasks.spawn(prepared.clone().reconcile(control, left.clone()));
+                }
                 prepared
             }
         };

@@ -263,6 +263,16 @@ pub enum Effect {
     Lock,
 }
 
+impl Effect {
+    /// Whether rows are changed, rather than what a relation is.
+    pub fn changes_rows(self) -> bool {
+        matches!(
+            self,
+            Effect::Insert | Effect::Update | Effect::Delete | Effect::Truncate { .. }
+        )
+    }
+}
+
 /// A function that is called.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FunctionUse {

@@ -37,8 +37,10 @@ pub struct Relation {
 /// What a relation is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RelationKind {
-    /// `r`, `p` and `f`.
+    /// `r` and `p`.
     Table,
+    /// `f`: its rows are another server's.
+    ForeignTable,
     /// `v`.
     View,
     /// `m`.
@@ -140,6 +142,12 @@ impl Catalog {
     /// A relation.
     pub fn relation(&self, oid: Oid) -> Option<&Relation> {
         self.relations.get(&oid)
+    }
+
+    /// Whether it has tables of other servers.
+    pub fn has_foreign_tables(&self) -> bool {
+        let mut relations = self.relations.values();
+        relations.any(|it| it.kind == RelationKind::ForeignTable)
     }
 
     pub(super) fn named(&self, name: &str) -> impl Iterator<Item = &Relation> {

@@ -17,6 +17,8 @@ pub(super) struct Reach<'v> {
     view: &'v View<'v>,
     /// Relations that it changes, and whether their children were followed.
     pub(super) relations: BTreeMap<Oid, bool>,
+    /// Of those, tables of other servers whose rows it changes.
+    pub(super) foreign: Vec<Oid>,
     /// Relations that it creates: schema and name.
     pub(super) created: Vec<(Box<str>, Box<str>)>,
     /// Schemas in which it defines something else; `None`: some schema.
@@ -36,6 +38,7 @@ impl<'v> Reach<'v> {
         Reach {
             view,
             relations: BTreeMap::new(),
+            foreign: vec![],
             created: vec![],
             schemas: vec![],
             databases: vec![],
@@ -292,6 +295,9 @@ impl<'v> Reach<'v> {
                 self.not_found("a relation that it reaches is not known");
                 continue;
             };
+            if relation.kind == RelationKind::ForeignTable && effect.changes_rows() {
+                self.foreign.push(oid);
+            }
             if relation.acts_on_write {
                 self.everything("a rule or a trigger of its target writes elsewhere");
             }

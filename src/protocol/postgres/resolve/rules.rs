@@ -184,11 +184,23 @@ fn split(text: &str) -> Result<Vec<String>, &'static str> {
     Ok(names)
 }
 
+/// What becomes of writes that rules cover and that go to tables of other servers. Such a server
+/// commits what it was sent also after the session here is gone: that proves nothing there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ForeignWrites {
+    /// They are refused.
+    #[default]
+    Refuse,
+    /// They pass under tickets, and may be applied after a newer one.
+    Pass,
+}
+
 /// The rules of a listener.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PostgresRules {
     rules: Vec<PostgresRule>,
     unmatched: Unmatched,
+    foreign_writes: ForeignWrites,
     reading_functions: Vec<(Box<str>, Box<str>)>,
 }
 
@@ -198,8 +210,22 @@ impl PostgresRules {
         PostgresRules {
             rules,
             unmatched,
+            foreign_writes: ForeignWrites::default(),
             reading_functions: vec![],
         }
+    }
+
+    /// The same with this for tables of other servers.
+    pub fn with_foreign_writes(self, foreign_writes: ForeignWrites) -> PostgresRules {
+        PostgresRules {
+            foreign_writes,
+            ..self
+        }
+    }
+
+    /// What becomes of writes to tables of other servers.
+    pub fn foreign_writes(&self) -> ForeignWrites {
+        self.foreign_writes
     }
 
     /// Volatile functions that the operator knows to read: schema and name.
@@ -220,9 +246,9 @@ impl PostgresRules {
         self.unmatched
     }
 
-    /// Whether there is none: nothing needs to be classified for them.
-    pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+    /// Whether a write may need a ticket, or be refused: otherwise nothing is classified.
+    pub fn guards(&self) -> bool {
+        !self.rules.is_empty() || self.unmatched == Unmatched::Reject
     }
 
     /// Every lock that a rule can name.
@@ -283,6 +309,9 @@ impl PostgresRules {
             let Some(of_database) = rule.in_database(view.database) else {
                 continue;
             };
+            if self.foreign_writes == ForeignWrites::Refuse && covers_foreign(rule, reach, view) {
+                return Required::Unclassified(FOREIGN);
+            }
             if let Err(why) = add_locks(rule, of_database, reach, view, &mut locks) {
                 return Required::Unclassified(why);
             }
@@ -302,7 +331,17 @@ impl PostgresRules {
 }
 
 const NO_LOCK: &str = "a name gives no valid lock name";
+const FOREIGN: &str = "what is written to a foreign table may be applied there after its session is \
+     gone; `foreign_writes` says whether that passes";
 const NO_RULE: &str = "no rule covers this write";
+
+fn covers_foreign(rule: &PostgresRule, reach: &Reach<'_>, view: &View<'_>) -> bool {
+    let mut foreign = reach.foreign.iter();
+    foreign.any(|oid| {
+        let relation = view.catalog.relation(*oid);
+        relation.is_some_and(|it| rule.on_relation(&it.schema, &it.name).is_some())
+    })
+}
 
 fn add_locks(
     rule: &PostgresRule,

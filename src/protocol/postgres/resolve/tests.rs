@@ -1,3 +1,4 @@
+mod foreign;
 mod redefined;
 mod unseen;
 

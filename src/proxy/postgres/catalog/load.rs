@@ -80,7 +80,8 @@ pub(super) async fn load(
 
 fn kind(relkind: &str) -> RelationKind {
     match relkind {
-        "r" | "p" | "f" => RelationKind::Table,
+        "r" | "p" => RelationKind::Table,
+        "f" => RelationKind::ForeignTable,
         "v" => RelationKind::View,
         "m" => RelationKind::MaterializedView,
         "S" => RelationKind::Sequence,

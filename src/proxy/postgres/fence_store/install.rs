@@ -43,7 +43,10 @@ pub enum InstallError {
 /// Makes the schema in the control role's database, or leaves what is there. Called within a tokio
 /// runtime.
 pub async fn install(config: &PostgresListenerConfig) -> Result<(), InstallError> {
-    let role = &config.control;
+    let Some(role) = &config.control else {
+        // Without rules there is nothing to be kept.
+        return Ok(());
+    };
     let control = Control::new(config, Arc::new(Door::new(config)?), Handle::current());
     let client = control.connect(&role.database).await?;
     // A Query of several statements is one transaction.

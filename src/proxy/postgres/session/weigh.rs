@@ -235,6 +235,9 @@ impl Session {
         if let Class::Transaction(control) = &run.statement.class {
             return self.locks_of_control(control, ending);
         }
+        if run.statement.operation == "DDL" {
+            self.database.note_foreign_tables();
+        }
         let shifted = ending.shifts || self.effects.shifts();
         if shifted && names_existing(&run.statement, &ending.made) {
             let acts = run.statement.uses.everything.is_some();

@@ -65,7 +65,7 @@ test-needs: build-needs
 	$(call install,etcd=etcd-server etcdctl=etcd-client nginx=nginx-light haproxy=haproxy \
 	    wrk=wrk ps=procps curl=curl python3=python3 strace=strace \
 	    redis-server=redis-server redis-benchmark=redis-tools node=nodejs npm=npm tclsh=tcl \
-	    pg_ctlcluster=postgresql openssl=openssl)
+	    pg_ctlcluster=postgresql openssl=openssl sqlsmith=sqlsmith)
 	# Debian's python3 comes without the module that makes virtual environments.
 	if ! python3 -c 'import ensurepip' 2>/dev/null; then
 	    $(call install,no-such-command=python3-venv)

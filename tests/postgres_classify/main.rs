@@ -12,6 +12,7 @@ mod pipeline;
 mod random;
 mod scope;
 mod server;
+mod sqlsmith;
 mod statements;
 
 use ringfence::protocol::Unmatched;

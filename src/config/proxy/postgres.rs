@@ -9,7 +9,7 @@ use super::every_listener::{read_common, read_password};
 use super::listener::{Mode, TIMEOUTS, Trust, Upstream, read_lock, taken, value_or_default};
 use crate::config::reader::{Found, Report, Table};
 use crate::protocol::Unmatched;
-use crate::protocol::postgres::resolve::{PostgresRule, PostgresRules};
+use crate::protocol::postgres::resolve::{ForeignWrites, PostgresRule, PostgresRules};
 
 /// One port before a Postgres server.
 #[derive(Clone, Debug)]
@@ -28,8 +28,8 @@ pub struct PostgresListenerConfig {
     pub tls: Option<ClientTls>,
     /// TLS with the server.
     pub upstream_tls: UpstreamTls,
-    /// As whom the proxy itself connects.
-    pub control: ControlRole,
+    /// As whom the proxy itself connects; `None` where nothing is guarded.
+    pub control: Option<ControlRole>,
     /// Which tickets are taken.
     pub trust: Trust,
     /// Whether refusals are carried out.
@@ -170,17 +170,24 @@ pub(super) fn read_postgres_listener(
     let upstream_path = t.choice(report, "upstream_path", &paths);
     let replication = [("deny", Replication::Deny), ("pass", Replication::Pass)];
     let replication = t.choice(report, "replication", &replication);
+    let foreign = [
+        ("refuse", ForeignWrites::Refuse),
+        ("pass", ForeignWrites::Pass),
+    ];
+    let foreign_writes = value_or_default(t.choice(report, "foreign_writes", &foreign));
     let times = read_times(report, t);
     let tls = read_tls(report, t);
     let upstream_tls = read_upstream_tls(report, t);
-    let control = read_control(report, t);
     let limits = read_limits(report, t);
     let rules = read_rules(report, t, common.unmatched);
+    // With a rule that is wrong there is one.
+    let guards = rules.as_ref().is_none_or(PostgresRules::guards);
+    let control = read_control(report, t, guards);
     let at = t.at();
     table.finish(report);
     let value = PostgresListenerConfig {
         name: common.name?,
-        rules: rules?,
+        rules: rules?.with_foreign_writes(foreign_writes),
         listen: common.listen?,
         upstream: common.upstream?,
         upstream_path: value_or_default(upstream_path),
@@ -274,7 +281,15 @@ fn read_upstream_tls(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> O
 }
 
 /// `[listener.control]`: who the proxy is for the server.
-fn read_control(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> Option<ControlRole> {
+/// The outer `None`: something in it is wrong, or it is missing where something is to be guarded.
+fn read_control(
+    report: &mut Report<'_>,
+    listener: &mut Table<'_, '_>,
+    guards: bool,
+) -> Option<Option<ControlRole>> {
+    if !guards && !listener.has("control") {
+        return Some(None);
+    }
     let table = listener.table(report, "control");
     let mut t = listener.require(report, "control", table)?;
     let user = t.text(report, "user", "a role's name");
@@ -282,11 +297,11 @@ fn read_control(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> Option
     let password = read_password(report, &mut t);
     let database = t.text(report, "database", "a database's name");
     t.finish(report);
-    Some(ControlRole {
+    Some(Some(ControlRole {
         user: user?.value,
         password: password?,
         database: database.map_or(CONTROL_DATABASE_DEFAULT.to_owned(), |it| it.value),
-    })
+    }))
 }
 
 fn read_limits(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> PostgresLimits {

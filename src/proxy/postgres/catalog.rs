@@ -14,7 +14,7 @@ mod acting;
 mod load;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -73,6 +73,8 @@ pub struct Database {
     /// Counts what makes the catalog outdated. SeqCst with the loads of it: a load that begins
     /// after a count sees the change that was counted, since the change was made before.
     changes: AtomicU64,
+    /// It may have tables of other servers: as the last catalog told, or a definition since.
+    has_foreign: AtomicBool,
     loading: tokio::sync::Mutex<()>,
 }
 
@@ -121,6 +123,7 @@ impl Catalogs {
             age_max: shared.age_max,
             loaded: ArcSwapOption::empty(),
             changes: AtomicU64::new(0),
+            has_foreign: AtomicBool::new(true),
             loading: tokio::sync::Mutex::default(),
         });
         databases.insert(name.into(), Arc::clone(&database));
@@ -181,6 +184,16 @@ impl Database {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Whether it may have tables of other servers, also while its catalog is outdated.
+    pub fn may_have_foreign_tables(&self) -> bool {
+        self.has_foreign.load(Ordering::SeqCst)
+    }
+
+    /// Something is forwarded that may make one.
+    pub fn note_foreign_tables(&self) {
+        self.has_foreign.store(true, Ordering::SeqCst);
+    }
+
     /// Loads it, one at a time; whoever has waited takes what has come meanwhile, if it will do.
     async fn load_unless(
         self: &Arc<Database>,
@@ -197,6 +210,9 @@ impl Database {
         }
         let at = Instant::now();
         let catalog = Arc::new(self.load().await?);
+        if !catalog.has_foreign_tables() && self.changes.load(Ordering::SeqCst) == changes {
+            self.has_foreign.store(false, Ordering::SeqCst);
+        }
         self.loaded.store(Some(Arc::new(Loaded {
             catalog: Arc::clone(&catalog),
             at,

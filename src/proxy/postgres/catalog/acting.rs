@@ -34,11 +34,21 @@ const EXPRESSIONS: &str = "SELECT DISTINCT x.is_domain, x.owner, m[1] = 'resultt
      ) x, regexp_matches(x.tree, \
          ':(funcid|opfuncid|aggfnoid|winfnoid|resulttype) (\\d+)', 'g') m";
 
-const DOMAINS: &str = "SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd'";
+/// Types whose values have those of another type in them: domains, arrays, rows, ranges.
+const TYPES: &str = "SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd' \
+     UNION ALL SELECT typarray, oid FROM pg_type WHERE typarray <> 0 \
+     UNION ALL SELECT c.reltype, a.atttypid FROM pg_attribute a JOIN pg_class c \
+         ON c.oid = a.attrelid WHERE c.reltype >= 16384 AND a.attnum > 0 AND NOT a.attisdropped \
+     UNION ALL SELECT rngtypid, rngsubtype FROM pg_range";
+/// Functions whose arguments or results are turned into a type.
+const OF_TYPES: &str = "SELECT oid, unnest(proargtypes::oid[] || prorettype) FROM pg_proc \
+     WHERE oid >= 16384";
 const TYPE_NAMES: &str = "SELECT typname FROM pg_type WHERE oid = ANY ($1)";
-const OPERATORS: &str = "SELECT DISTINCT oprname FROM pg_operator WHERE oprcode::oid = ANY ($1)";
-const CASTS: &str = "SELECT DISTINCT t.typname FROM pg_cast c \
-     JOIN pg_type t ON t.oid = c.casttarget WHERE c.castfunc = ANY ($1)";
+/// The planner may take an operator's commutator or negator in its place.
+const OPERATORS: &str = "SELECT DISTINCT o.oprname FROM pg_operator o JOIN pg_operator acts \
+     ON o.oid = acts.oid OR o.oprcom = acts.oid OR o.oprnegate = acts.oid \
+     WHERE acts.oprcode::oid = ANY ($1)";
+const CASTS: &str = "SELECT casttarget, castcontext <> 'e' FROM pg_cast WHERE castfunc = ANY ($1)";
 
 /// A function, with what decides whether it acts.
 pub(super) struct Called {
@@ -60,6 +70,10 @@ pub(super) struct Acting {
     pub(super) operators: Vec<Box<str>>,
     /// Names of types to which a cast acts.
     pub(super) casts: Vec<Box<str>>,
+    /// One of those casts needs not be written.
+    pub(super) casts_act_unseen: bool,
+    /// Types whose values are checked by one.
+    pub(super) types: Vec<Oid>,
 }
 
 /// All functions.
@@ -86,40 +100,91 @@ pub(super) async fn find(
     reading: &[(Box<str>, Box<str>)],
     underlying: &HashMap<Oid, Vec<Oid>>,
 ) -> Result<Acting, ControlError> {
-    let functions = acting_functions(called, reading);
-    let (mut on_read, mut domains) = (HashSet::new(), HashSet::new());
-    let mut of_types = vec![];
-    for row in rows(client, EXPRESSIONS).await? {
-        let (owner, named): (Oid, Oid) = (column(&row, 1)?, column(&row, 3)?);
-        let owners = match column(&row, 0)? {
-            true => &mut domains,
-            false => &mut on_read,
+    let expressions = expressions(client).await?;
+    let contained = oid_pairs(client, TYPES).await?;
+    let of_types = oid_pairs(client, OF_TYPES).await?;
+    let mut functions = acting_functions(called, reading);
+    // Types that act as they are checked, what their values are in, and functions that take them.
+    let types = loop {
+        let types = acting_types(&expressions, &functions, &contained);
+        let count = functions.len();
+        let taking = of_types.iter().filter(|it| types.contains(&it.1));
+        functions.extend(taking.map(|it| it.0));
+        follow_uses(&mut functions, called);
+        if functions.len() == count {
+            break types;
+        }
+    };
+    let mut on_read = HashSet::new();
+    for it in expressions.iter().filter(|it| !it.of_domain) {
+        let acts = match it.names_type {
+            true => types.contains(&it.named),
+            false => functions.contains(&it.named),
         };
-        if column(&row, 2)? {
-            of_types.push((owner, named));
-        } else if functions.contains(&named) {
-            owners.insert(owner);
+        if acts {
+            on_read.insert(it.owner);
         }
     }
-    follow(&mut domains, &oid_pairs(client, DOMAINS).await?);
-    // A relation's oid and a type's may be the same number: of domains only their base counts.
-    let casts_to = of_types.iter().filter(|it| domains.contains(&it.1));
-    on_read.extend(casts_to.map(|it| it.0));
     let views = underlying.iter();
     let views: Vec<(Oid, Oid)> = views
         .flat_map(|(view, below)| below.iter().map(|oid| (*view, *oid)))
         .collect();
     follow(&mut on_read, &views);
-    let list = |set: &HashSet<Oid>| set.iter().copied().collect::<Vec<Oid>>();
-    let (acting, domains) = (list(&functions), list(&domains));
-    let mut casts = names(client, CASTS, &acting).await?;
-    casts.extend(names(client, TYPE_NAMES, &domains).await?);
+    let acting: Vec<Oid> = functions.iter().copied().collect();
+    let (mut targets, mut casts_act_unseen) = (types.clone(), false);
+    let params: [(&(dyn ToSql + Sync), Type); 1] = [(&acting, Type::OID_ARRAY)];
+    for row in client.query_typed(CASTS, &params).await? {
+        targets.insert(column(&row, 0)?);
+        casts_act_unseen |= column::<bool>(&row, 1)?;
+    }
+    follow(&mut targets, &contained);
+    let targets: Vec<Oid> = targets.into_iter().collect();
     Ok(Acting {
         operators: names(client, OPERATORS, &acting).await?,
-        casts,
+        casts: names(client, TYPE_NAMES, &targets).await?,
+        casts_act_unseen,
+        types: types.into_iter().collect(),
         functions,
         on_read,
     })
+}
+
+/// What an expression of the server's names.
+struct Named {
+    of_domain: bool,
+    owner: Oid,
+    names_type: bool,
+    named: Oid,
+}
+
+async fn expressions(client: &Client) -> Result<Vec<Named>, ControlError> {
+    let rows = rows(client, EXPRESSIONS).await?;
+    let named = |row| {
+        Ok(Named {
+            of_domain: column(row, 0)?,
+            owner: column(row, 1)?,
+            names_type: column(row, 2)?,
+            named: column(row, 3)?,
+        })
+    };
+    rows.iter().map(named).collect()
+}
+
+/// Types into which something is turned by one of these functions.
+fn acting_types(
+    expressions: &[Named],
+    functions: &HashSet<Oid>,
+    contained: &[(Oid, Oid)],
+) -> HashSet<Oid> {
+    let acts = |it: &&Named| it.of_domain && !it.names_type && functions.contains(&it.named);
+    let mut types = expressions.iter().filter(acts).map(|it| it.owner).collect();
+    let checked = expressions
+        .iter()
+        .filter(|it| it.of_domain && it.names_type);
+    let checked = checked.map(|it| (it.owner, it.named));
+    let depends: Vec<(Oid, Oid)> = contained.iter().copied().chain(checked).collect();
+    follow(&mut types, &depends);
+    types
 }
 
 /// Those that are volatile themselves, but for those that are known to read, and those that use
@@ -132,12 +197,16 @@ fn acting_functions(called: &[Called], reading: &[(Box<str>, Box<str>)]) -> Hash
     };
     let acts = |it: &&Called| it.volatile && !reads(it);
     let mut functions: HashSet<Oid> = called.iter().filter(acts).map(|it| it.oid).collect();
+    follow_uses(&mut functions, called);
+    functions
+}
+
+fn follow_uses(functions: &mut HashSet<Oid>, called: &[Called]) {
     let uses = called.iter();
     let uses: Vec<(Oid, Oid)> = uses
         .flat_map(|it| it.uses.iter().map(|used| (it.oid, *used)))
         .collect();
-    follow(&mut functions, &uses);
-    functions
+    follow(functions, &uses);
 }
 
 /// Adds whatever depends on what is in the set: pairs of one that depends, and what it depends on.

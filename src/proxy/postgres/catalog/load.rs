@@ -73,12 +73,15 @@ pub(super) async fn load(
         functions: functions.collect(),
         acting_operators: acting.operators,
         acting_casts: acting.casts,
+        casts_act_unseen: acting.casts_act_unseen,
+        acting_types: acting.types,
     }))
 }
 
 fn kind(relkind: &str) -> RelationKind {
     match relkind {
-        "r" | "p" | "f" => RelationKind::Table,
+        "r" | "p" => RelationKind::Table,
+        "f" => RelationKind::ForeignTable,
         "v" => RelationKind::View,
         "m" => RelationKind::MaterializedView,
         "S" => RelationKind::Sequence,

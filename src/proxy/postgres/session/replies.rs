@@ -99,8 +99,12 @@ impl Session {
 
     fn take_reply(&mut self, message: &BackendMessage<'_>) -> Result<Deliver, Unexpected> {
         if let BackendMessage::Error(fields) = message {
-            self.effects.failed(self.core.awaited_span());
+            let span = self.core.awaited_span();
+            self.effects.failed(span, fields.sqlstate());
             self.effects.told_fatal |= fields.is_fatal();
+        }
+        if let BackendMessage::CommandComplete { tag } = message {
+            self.effects.completed(self.core.awaited_span(), tag);
         }
         let reply = self.core.reply(message)?;
         if let Some(span) = reply.ended {

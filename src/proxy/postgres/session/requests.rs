@@ -11,7 +11,7 @@ use super::weigh::{Weighed, operation_of};
 use super::{Session, WAITING_BYTES_MAX};
 use crate::config::Mode;
 use crate::protocol::postgres::classify::{Classified, Unreadable};
-use crate::protocol::postgres::frame::{Bind, FrameError, FrontendMessage, Next, Parse};
+use crate::protocol::postgres::frame::{BindHead, FrameError, FrontendMessage, Next, Parse};
 use crate::protocol::postgres::refusal::{Severity, refusal_error};
 use crate::protocol::postgres::session::{Considered, Message};
 use crate::protocol::{AfterRefusal, Refusal};
@@ -162,7 +162,8 @@ impl Session {
                 let classified = self
                     .listener
                     .classifier
-                    .classify(parse.text, self.core.lexing());
+                    .classify(parse.text, self.core.lexing())
+                    .with_types(parse.type_oids());
                 let hidden = self.hide_in_parse(&parse, &classified);
                 let message = Message::Parse(parse.statement, parse.text, &classified);
                 self.take(message, hidden, raw)
@@ -170,7 +171,9 @@ impl Session {
             FrontendMessage::Execute { portal, .. } => {
                 self.take(Message::Execute(portal), Hidden::AsIs, raw)
             }
-            FrontendMessage::Describe { .. } => self.take(Message::Describe, Hidden::AsIs, raw),
+            FrontendMessage::Describe { kind, name } => {
+                self.take(Message::Describe(kind, name), Hidden::AsIs, raw)
+            }
             FrontendMessage::Close { kind, name } => {
                 self.take(Message::Close(kind, name), Hidden::AsIs, raw)
             }
@@ -194,9 +197,9 @@ impl Session {
 
     /// The values of a Bind matter only where they may hold a ticket.
     fn take_bind(&mut self, payload: &[u8], raw: Raw<'_>) -> Result<Taken, FrameError> {
-        let (portal, statement) = Bind::names(payload)?;
-        if !self.sets_config(statement) {
-            let message = Message::BindHead(portal, statement);
+        let head = BindHead::read(payload)?;
+        if !self.sets_config(head.statement) {
+            let message = Message::BindHead(head);
             return Ok(self.take(message, Hidden::AsIs, raw));
         }
         let FrontendMessage::Bind(bind) = FrontendMessage::read(b'B', payload)? else {
@@ -223,9 +226,9 @@ impl Session {
             b'Q' => Message::Query(head, &unread),
             b'P' => Message::Parse(Parse::name(head)?, head, &unread),
             b'B' => {
-                let (portal, statement) = Bind::names(head)?;
-                let message = Message::BindHead(portal, statement);
-                if self.sets_config(statement) {
+                let head = BindHead::read(head)?;
+                let message = Message::BindHead(head);
+                if self.sets_config(head.statement) {
                     let detail = "settings are not taken out of a Bind that is too long to be \
                                   looked at";
                     return Ok(self.refuse_unread(message, Refusal::invalid(detail)));
@@ -260,6 +263,10 @@ impl Session {
     }
 
     fn take(&mut self, message: Message<'_>, hidden: Hidden, raw: Raw<'_>) -> Taken {
+        if let Some(instead) = self.core.skip(message) {
+            self.backend.send(&instead);
+            return Taken::Dropped;
+        }
         let hidden = match hidden {
             Hidden::AsIs => None,
             Hidden::Instead(bytes) => Some(bytes),
@@ -300,8 +307,8 @@ impl Session {
                     .consider(Message::Parse(name, text, &unread(text)))
             }
             Message::Bind(bind) => {
-                let names = Message::BindHead(bind.portal, bind.statement);
-                self.core.consider(names)
+                let head = Message::BindHead(bind.head());
+                self.core.consider(head)
             }
             _ => return None,
         };
@@ -340,6 +347,9 @@ impl Session {
 
     /// A message that was not considered.
     fn refuse_unread(&mut self, message: Message<'_>, refusal: Refusal) -> Taken {
+        if self.core.skip(message).is_some() {
+            return Taken::Dropped;
+        }
         let considered = self.core.unread(message);
         self.refuse(&considered, &refusal)
     }

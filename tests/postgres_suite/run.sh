@@ -6,8 +6,9 @@
 #
 #   tests/postgres_suite/run.sh [regress|isolation|pipeline...]       all three without any
 #
-# The tests are fetched as a Debian source package into target/postgres-suite. Root runs everything
-# of Postgres's as the user of its package.
+# The tests are fetched as a Debian source package into target/postgres-suite, and server, psql and
+# libpq of the very same version beside them, since tests change with what a security update fixes.
+# Root runs everything of Postgres's as the user of its package.
 set -euo pipefail
 
 here="$(cd "$(dirname "$0")" && pwd)"
@@ -15,8 +16,6 @@ root="$(cd "$here/../.." && pwd)"
 work="${RINGFENCE_POSTGRES_SUITE_DIR:-$root/target/postgres-suite}"
 ringfence="${RINGFENCE_BIN:-$root/target/debug/ringfence}"
 version=15
-bin="/usr/lib/postgresql/$version/bin"
-lib="/usr/lib/postgresql/$version/lib"
 # A run that hangs is ended, and what it has not run has not passed.
 suite_seconds="${RINGFENCE_POSTGRES_SUITE_SECONDS:-900}"
 
@@ -29,36 +28,45 @@ fetch() {
     mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
     cd "$work"
     local keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror
-    # Where this machine's packages come from: its sources are there too. Those of the release will
-    # do for a server with a later security fix: the direct run tells what passes.
+    # Where this machine's packages come from: their sources are there too.
     mirror="${RINGFENCE_DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' \
         'Codename: bookworm' 'Component: main' | sort -u | head -n1)}"
-    printf 'Types: deb-src\nURIs: %s\nSuites: bookworm\nComponents: main\nSigned-By: %s\n' \
+    printf 'Types: deb deb-src\nURIs: %s\nSuites: bookworm\nComponents: main\nSigned-By: %s\n' \
         "$mirror" "$keyring" >apt/debian.sources
     local options=(-qq -o "Dir::Etc::sourcelist=$work/apt/debian.sources"
         -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/apt/lists"
         -o "Dir::Cache=$work/apt/cache" -o APT::Sandbox::User=root)
     apt-get "${options[@]}" update
     apt-get "${options[@]}" source --download-only "postgresql-$version"
-    rm -rf source && mkdir source
+    rm -rf source server && mkdir source server
     tar xjf "postgresql-$version"_*.orig.tar.bz2 -C source --strip-components=1 \
         --wildcards '*/src/test/regress' '*/src/test/isolation' '*/src/test/modules/libpq_pipeline'
+    # Not installed: they need not be the machine's own.
+    local release package packages=("postgresql-$version" "postgresql-client-$version"
+        "postgresql-server-dev-$version" libpq5 libpq-dev)
+    release="$(ls "postgresql-$version"_*.dsc)"
+    release="${release#*_}"
+    rm -f ./*.deb
+    apt-get "${options[@]}" download "${packages[@]/%/=${release%.dsc}}"
+    for package in *.deb; do
+        dpkg-deb --extract "$package" server
+    done
     touch "$work/fetched"
 }
 
 # What the tests load into the server, and the client of the pipelines.
 build() {
-    local include
-    include="$("$bin/pg_config" --includedir-server 2>/dev/null || true)"
-    [ -d "$include" ] || include="/usr/include/postgresql/$version/server"
+    local usr="$work/server/usr" libpq
+    libpq="$(dirname "$usr"/lib/*/libpq.so)"
     mkdir -p "$work/lib"
-    gcc -O1 -fPIC -shared -I"$include" "$work/source/src/test/regress/regress.c" \
-        -o "$work/lib/regress.so"
-    # Of contrib, which Debian has installed.
-    cp "$lib/refint.so" "$lib/autoinc.so" "$work/lib/"
-    gcc -O1 -I"$include" -I/usr/include/postgresql \
+    gcc -O1 -fPIC -shared -I"$usr/include/postgresql/$version/server" \
+        "$work/source/src/test/regress/regress.c" -o "$work/lib/regress.so"
+    # Of contrib.
+    cp "$usr/lib/postgresql/$version/lib/"{refint,autoinc}.so "$work/lib/"
+    gcc -O1 -I"$usr/include/postgresql/$version/server" -I"$usr/include/postgresql" \
         "$work/source/src/test/modules/libpq_pipeline/libpq_pipeline.c" \
-        -o "$work/libpq_pipeline" -L"$lib" -lpgcommon -lpgport -lpq -lm
+        -o "$work/libpq_pipeline" -L"$usr/lib/postgresql/$version/lib" -lpgcommon -lpgport \
+        "$libpq/libpq.so" -lm
     touch "$work/built"
 }
 
@@ -91,9 +99,9 @@ end_children() {
     [ -z "$server" ] || { kill -QUIT "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; }
     proxy="" server=""
 }
-run="$(mktemp -d)"
-trap 'end_children; rm -rf "$run"' EXIT
-chmod 755 "$run"
+base="$(mktemp -d)"
+trap 'end_children; rm -rf "$base"' EXIT
+run="$base/run"
 
 start_server() {
     local port="$1"
@@ -174,7 +182,7 @@ run_isolation() {
     [ "$(id -u)" != 0 ] || chown -R postgres: "$run/isolation"
     as_postgres timeout "$suite_seconds" "$lib/pgxs/src/test/isolation/pg_isolation_regress" \
         --bindir="$bin" --inputdir="$run/isolation" --outputdir="$run/isolation/out" \
-        --host=127.0.0.1 --port="$port" --user=postgres --dbname=regression \
+        --host=127.0.0.1 --port="$port" --user=postgres --dbname=isolation_regression \
         --schedule="$run/isolation/isolation_schedule" >"$2.log" 2>&1 || true
     cp "$run/isolation/out/regression.diffs" "$2.diffs" 2>/dev/null || true
     passed "$2.log" >"$2"
@@ -203,10 +211,20 @@ run_pipeline() {
 [ -e "$work/fetched" ] || fetch
 [ -e "$work/built" ] || build
 
+# Where everybody may read it: the tree of the sources may be somebody's own.
+cp -r "$work/server/usr" "$base/usr"
+chmod -R u=rwX,go=rX "$base"
+bin="$base/usr/lib/postgresql/$version/bin"
+lib="$base/usr/lib/postgresql/$version/lib"
+LD_LIBRARY_PATH="$(dirname "$base"/usr/lib/*/libpq.so)"
+export LD_LIBRARY_PATH
+
 # run_one MODE SUITE: what passed goes to $work/results/MODE/SUITE.
 run_one() {
-    local mode="$1" suite="$2" upstream port
-    rm -rf "${run:?}"/*
+    local mode="$1" suite="$2" upstream port database=regression
+    # A test of the isolation schedule names its own.
+    [ "$suite" != isolation ] || database=isolation_regression
+    rm -rf "$run" && mkdir "$run"
     [ "$(id -u)" != 0 ] || chown postgres: "$run"
     upstream="$(free_port)"
     start_server "$upstream"
@@ -214,7 +232,7 @@ run_one() {
     unset PGOPTIONS
     if [ "$mode" != direct ]; then
         port="$(free_port)"
-        start_proxy "$mode" "$port" "$upstream" regression
+        start_proxy "$mode" "$port" "$upstream" "$database"
         [ "$mode" = open ] || export PGOPTIONS="-c ringfence.token=1"
     fi
     local started=$SECONDS

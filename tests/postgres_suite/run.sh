@@ -154,7 +154,7 @@ TOML
 
 # The names of what passed, from a log of pg_regress.
 passed() {
-    sed -nE 's/^(test |     )([A-Za-z0-9_-]+) +\.\.\. ok .*/\2/p' "$1" | LC_ALL=C sort -u
+    sed -nE 's/^(test |     )([A-Za-z0-9_.-]+) +\.\.\. ok .*/\2/p' "$1" | LC_ALL=C sort -u
 }
 
 run_regress() {

@@ -6,8 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tokio_postgres::Client;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
 
 use super::load::rows;
 use crate::protocol::postgres::resolve::{Oid, is_harmless};
@@ -34,11 +33,11 @@ const EXPRESSIONS: &str = "SELECT DISTINCT x.is_domain, x.owner, m[1] = 'resultt
      ) x, regexp_matches(x.tree, \
          ':(funcid|opfuncid|aggfnoid|winfnoid|resulttype) (\\d+)', 'g') m";
 
-const DOMAINS: &str = "SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd'";
-const TYPE_NAMES: &str = "SELECT typname FROM pg_type WHERE oid = ANY ($1)";
-const OPERATORS: &str = "SELECT DISTINCT oprname FROM pg_operator WHERE oprcode::oid = ANY ($1)";
-const CASTS: &str = "SELECT DISTINCT t.typname FROM pg_cast c \
-     JOIN pg_type t ON t.oid = c.casttarget WHERE c.castfunc = ANY ($1)";
+const DOMAINS: &str = "SELECT oid, typbasetype, typname FROM pg_type WHERE typtype = 'd'";
+/// By the functions that they call.
+const OPERATORS: &str = "SELECT DISTINCT oprcode::oid, oprname FROM pg_operator";
+const CASTS: &str = "SELECT DISTINCT c.castfunc, t.typname FROM pg_cast c \
+     JOIN pg_type t ON t.oid = c.casttarget";
 
 /// A function, with what decides whether it acts.
 pub(super) struct Called {
@@ -78,30 +77,67 @@ pub(super) async fn functions(client: &Client) -> Result<Vec<Called>, ControlErr
     called.collect()
 }
 
+/// What has expressions, and names that call functions.
+pub(super) struct Named {
+    expressions: Vec<Row>,
+    domains: Vec<(Oid, Oid, Box<str>)>,
+    operators: Vec<(Oid, Box<str>)>,
+    casts: Vec<(Oid, Box<str>)>,
+}
+
+/// All of it.
+pub(super) async fn named(client: &Client) -> Result<Named, ControlError> {
+    let (expressions, domains, operators, casts) = tokio::try_join!(
+        biased;
+        rows(client, EXPRESSIONS),
+        rows(client, DOMAINS),
+        names(client, OPERATORS),
+        names(client, CASTS),
+    )?;
+    let domain = |row| {
+        Ok((
+            column(row, 0)?,
+            column(row, 1)?,
+            column::<&str>(row, 2)?.into(),
+        ))
+    };
+    Ok(Named {
+        expressions,
+        domains: domains
+            .iter()
+            .map(domain)
+            .collect::<Result<_, ControlError>>()?,
+        operators,
+        casts,
+    })
+}
+
 /// What acts. `reading`: functions that the operator knows to read. `underlying`: what views select
 /// from.
-pub(super) async fn find(
-    client: &Client,
+pub(super) fn find(
     called: &[Called],
+    named: &Named,
     reading: &[(Box<str>, Box<str>)],
     underlying: &HashMap<Oid, Vec<Oid>>,
 ) -> Result<Acting, ControlError> {
     let functions = acting_functions(called, reading);
     let (mut on_read, mut domains) = (HashSet::new(), HashSet::new());
     let mut of_types = vec![];
-    for row in rows(client, EXPRESSIONS).await? {
-        let (owner, named): (Oid, Oid) = (column(&row, 1)?, column(&row, 3)?);
-        let owners = match column(&row, 0)? {
+    for row in &named.expressions {
+        let (owner, used): (Oid, Oid) = (column(row, 1)?, column(row, 3)?);
+        let owners = match column(row, 0)? {
             true => &mut domains,
             false => &mut on_read,
         };
-        if column(&row, 2)? {
-            of_types.push((owner, named));
-        } else if functions.contains(&named) {
+        if column(row, 2)? {
+            of_types.push((owner, used));
+        } else if functions.contains(&used) {
             owners.insert(owner);
         }
     }
-    follow(&mut domains, &oid_pairs(client, DOMAINS).await?);
+    let bases = named.domains.iter();
+    let bases: Vec<(Oid, Oid)> = bases.map(|(oid, base, _)| (*oid, *base)).collect();
+    follow(&mut domains, &bases);
     // A relation's oid and a type's may be the same number: of domains only their base counts.
     let casts_to = of_types.iter().filter(|it| domains.contains(&it.1));
     on_read.extend(casts_to.map(|it| it.0));
@@ -110,16 +146,21 @@ pub(super) async fn find(
         .flat_map(|(view, below)| below.iter().map(|oid| (*view, *oid)))
         .collect();
     follow(&mut on_read, &views);
-    let list = |set: &HashSet<Oid>| set.iter().copied().collect::<Vec<Oid>>();
-    let (acting, domains) = (list(&functions), list(&domains));
-    let mut casts = names(client, CASTS, &acting).await?;
-    casts.extend(names(client, TYPE_NAMES, &domains).await?);
+    let mut casts = names_that_call(&named.casts, &functions);
+    let acting = named.domains.iter();
+    let acting = acting.filter(|(oid, ..)| domains.contains(oid));
+    casts.extend(acting.map(|(_, _, name)| name.clone()));
     Ok(Acting {
-        operators: names(client, OPERATORS, &acting).await?,
+        operators: names_that_call(&named.operators, &functions),
         casts,
         functions,
         on_read,
     })
+}
+
+fn names_that_call(names: &[(Oid, Box<str>)], functions: &HashSet<Oid>) -> Vec<Box<str>> {
+    let calls = names.iter().filter(|(oid, _)| functions.contains(oid));
+    calls.map(|(_, name)| name.clone()).collect()
 }
 
 /// Those that are volatile themselves, but for those that are known to read, and those that use
@@ -155,23 +196,9 @@ fn follow(set: &mut HashSet<Oid>, depends: &[(Oid, Oid)]) {
     }
 }
 
-async fn oid_pairs(client: &Client, statement: &str) -> Result<Vec<(Oid, Oid)>, ControlError> {
+/// Names, by the functions that they call.
+async fn names(client: &Client, statement: &str) -> Result<Vec<(Oid, Box<str>)>, ControlError> {
     let rows = rows(client, statement).await?;
-    let pair = |row| Ok((column(row, 0)?, column(row, 1)?));
-    rows.iter().map(pair).collect()
-}
-
-/// The names that a question about some oids answers with. None are none's.
-async fn names(
-    client: &Client,
-    statement: &str,
-    about: &[Oid],
-) -> Result<Vec<Box<str>>, ControlError> {
-    if about.is_empty() {
-        return Ok(vec![]);
-    }
-    let params: [(&(dyn ToSql + Sync), Type); 1] = [(&about, Type::OID_ARRAY)];
-    let rows = client.query_typed(statement, &params).await?;
-    let name = |row| Ok(column::<&str>(row, 0)?.into());
-    rows.iter().map(name).collect()
+    let named = |row| Ok((column(row, 0)?, column::<&str>(row, 1)?.into()));
+    rows.iter().map(named).collect()
 }

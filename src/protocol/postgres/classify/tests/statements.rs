@@ -99,11 +99,17 @@ fn definitions_name_what_they_reach_or_reach_everything() {
         ("ALTER TABLE scratch RENAME TO orders", "w scratch orders"),
         ("ALTER TABLE t RENAME COLUMN a TO b", "w t"),
         ("ALTER TABLE a.t SET SCHEMA b", "w a.t b.t"),
-        ("ALTER TABLE t SET (fillfactor = 70), RESET (fillfactor)", "w t"),
+        (
+            "ALTER TABLE t SET (fillfactor = 70), RESET (fillfactor)",
+            "w t",
+        ),
         ("ALTER TABLE t ALTER a SET (n_distinct = 5)", "w t"),
         ("ALTER TABLE t ALTER a SET STATISTICS 100", "w t"),
         ("ALTER TABLE t ALTER a SET STORAGE EXTERNAL", "w t"),
-        ("ALTER TABLE t ALTER a SET GENERATED ALWAYS RESTART 7", "w t"),
+        (
+            "ALTER TABLE t ALTER a SET GENERATED ALWAYS RESTART 7",
+            "w t",
+        ),
         (
             "ALTER TABLE t ALTER a ADD GENERATED ALWAYS AS IDENTITY (START 7)",
             "w t",

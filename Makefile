@@ -99,9 +99,6 @@ redis-suite: test-needs
 	RINGFENCE_BIN=target/release/ringfence tests/redis_suite/run.sh
 
 postgres-suite: test-needs
-	if [ ! -e /usr/include/postgresql/15/server/postgres.h ]; then
-	    $(call install,no-such-command=postgresql-server-dev-15)
-	fi
 	cargo build --quiet --release
 	RINGFENCE_BIN=target/release/ringfence tests/postgres_suite/run.sh
 

@@ -213,8 +213,8 @@ impl Session {
         self.inject(b"ROLLBACK", Step::RollBack)
     }
 
-    /// Whether the server skips to a Sync that the client has yet to send, and nothing else is on its
-    /// way.
+    /// Whether the server skips to a Sync that the client has yet to send, and nothing else is on
+    /// its way.
     pub fn awaits_sync_only(&self) -> bool {
         let mut spans = self.spans.iter();
         let only = (spans.next(), spans.next());

@@ -55,7 +55,7 @@ build-needs:
 	fi
 	command -v cargo >/dev/null || { echo "Rust is missing: https://rustup.rs"; exit 1; }
 	have="$$(rustc --version | cut -d' ' -f2)"
-	oldest="$$(printf '%s\n' $(RUST_MIN) "$$have" | sort -V | head -n1)"
+	oldest="$$(printf '%s\n' $(RUST_MIN) "$$have" | sort -V | sed -n 1p)"
 	[ "$$oldest" = $(RUST_MIN) ] || { echo "Rust $$have is older than $(RUST_MIN)"; exit 1; }
 
 dev: build-needs
@@ -99,9 +99,6 @@ redis-suite: test-needs
 	RINGFENCE_BIN=target/release/ringfence tests/redis_suite/run.sh
 
 postgres-suite: test-needs
-	if [ ! -e /usr/include/postgresql/15/server/postgres.h ]; then
-	    $(call install,no-such-command=postgresql-server-dev-15)
-	fi
 	cargo build --quiet --release
 	RINGFENCE_BIN=target/release/ringfence tests/postgres_suite/run.sh
 

@@ -14,6 +14,7 @@ mod peers;
 #[path = "../support/postgres/mod.rs"]
 mod postgres;
 mod prepared;
+#[path = "../support/process.rs"]
 mod process;
 mod races;
 #[path = "../support/random.rs"]

@@ -8,6 +8,7 @@
 
 mod catalog;
 mod pipeline;
+#[path = "../support/random.rs"]
 mod random;
 mod scope;
 mod server;

@@ -1,7 +1,7 @@
 //! A database's catalog is loaded, kept, and loaded again when it may be wrong.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringfence::protocol::Unmatched;
 use ringfence::protocol::postgres::classify::{Classifier, Lexing};
@@ -194,6 +194,28 @@ async fn it_is_kept_until_it_is_outdated() {
     assert!(database.current().is_none());
     let second = database.get().await.unwrap();
     assert!(!needs(&second, "INSERT INTO late VALUES (1)").missing);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_tables_are_made_one_by_one_it_is_not_loaded_for_nobody() {
+    let server = Postgres::start();
+    let _app = Session::connect(&server).await;
+    let database = database(&server, HOUR);
+    // The first one is.
+    database.load_aside();
+    eventually("it is loaded", async || database.current().is_some()).await;
+    for _ in 0..10 {
+        let changed = Instant::now();
+        database.outdated();
+        database.load_aside();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let is_loaded = database.current().is_some();
+        // A machine that stands still makes a pause of its own.
+        if changed.elapsed() < Duration::from_millis(400) {
+            assert!(!is_loaded, "it is loaded for nobody");
+        }
+    }
+    eventually("it is loaded", async || database.current().is_some()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

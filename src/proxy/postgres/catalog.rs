@@ -4,7 +4,8 @@
 //! It is loaded again when a session has forwarded something that changes it
 //! ([`Database::outdated`]), when a name is not in it ([`Database::newer_than`]), and when it is
 //! too old: what others change at the server is seen by then. In use it is refreshed in the
-//! background at half of that age, so that no statement waits for it.
+//! background at half of that age, so that no statement waits for it; where tickets are enough for
+//! whatever a statement may be, it is loaded aside ([`Database::load_aside`]).
 //!
 //! Invariant: no statement is resolved against a catalog that is older than the listener's
 //! `catalog_age_max`, or whose loading began before a change that this listener's sessions are
@@ -29,6 +30,12 @@ const DATABASES_MAX: usize = 1024;
 /// How old a catalog is at least when it is loaded again for a name that it lacks: statements with
 /// such names may come as fast as they like.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
+/// How long nothing must have changed before a catalog is loaded that nobody waits for: while
+/// tables are made one after the other it would be outdated when it came, and as long as it loads,
+/// VACUUM keeps what has died since.
+const QUIET: Duration = Duration::from_millis(500);
+/// Where something changes all the time: how long until it is loaded all the same.
+const QUIET_MAX: Duration = Duration::from_secs(5);
 /// How long loading may take.
 const LOAD_MAX: Duration = Duration::from_secs(30);
 
@@ -76,6 +83,8 @@ pub struct Database {
     /// It may have tables of other servers: as the last catalog told, or a definition since.
     has_foreign: AtomicBool,
     loading: tokio::sync::Mutex<()>,
+    /// It is loaded while nobody waits for it. Relaxed: it only keeps one from being loaded twice.
+    loads_aside: AtomicBool,
 }
 
 struct Loaded {
@@ -125,6 +134,7 @@ impl Catalogs {
             changes: AtomicU64::new(0),
             has_foreign: AtomicBool::new(true),
             loading: tokio::sync::Mutex::default(),
+            loads_aside: AtomicBool::new(false),
         });
         databases.insert(name.into(), Arc::clone(&database));
         Ok(database)
@@ -159,6 +169,37 @@ impl Database {
         match self.current() {
             Some(catalog) => Ok(catalog),
             None => self.load_unless(|_| true).await,
+        }
+    }
+
+    /// Has it loaded for those who come later: once nothing has changed for a moment, or at once
+    /// where there was none yet.
+    pub fn load_aside(self: &Arc<Database>) {
+        if self.loads_aside.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let database = Arc::clone(self);
+        self.control.spawn(async move {
+            if database.loaded.load().is_some() {
+                database.quiet().await;
+            }
+            if let Err(error) = database.get().await {
+                tracing::warn!(%error, "a catalog is not loaded");
+            }
+            database.loads_aside.store(false, Ordering::Relaxed);
+        });
+    }
+
+    /// Nothing has changed for a moment, or something does all the time.
+    async fn quiet(&self) {
+        let began = Instant::now();
+        loop {
+            let changes = self.changes.load(Ordering::SeqCst);
+            tokio::time::sleep(QUIET).await;
+            let same = changes == self.changes.load(Ordering::SeqCst);
+            if same || began.elapsed() >= QUIET_MAX {
+                return;
+            }
         }
     }
 

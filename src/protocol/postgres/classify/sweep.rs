@@ -104,6 +104,13 @@ impl Sweep {
                 // Its name is not read.
                 continue;
             }
+            // The walk stops at what the grammar has beside expressions: options, of which none
+            // is computed, and parts of ALTER TABLE that have no more than options.
+            if let Node::DefElem(_) | Node::ATAlterConstraint(_) | Node::ReplicaIdentityStmt(_) =
+                node
+            {
+                continue;
+            }
             // The walk leaves constraints out, and with them the default of a new column.
             if let Node::ColumnDef(column) = node {
                 left.extend(column.constraints().iter());

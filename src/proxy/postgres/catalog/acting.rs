@@ -7,7 +7,6 @@
 use std::collections::{HashMap, HashSet};
 
 use tokio_postgres::Client;
-use tokio_postgres::types::{ToSql, Type};
 
 use super::load::rows;
 use crate::protocol::postgres::resolve::{Oid, is_harmless};
@@ -43,12 +42,13 @@ const TYPES: &str = "SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd' \
 /// Functions whose arguments or results are turned into a type.
 const OF_TYPES: &str = "SELECT oid, unnest(proargtypes::oid[] || prorettype) FROM pg_proc \
      WHERE oid >= 16384";
-const TYPE_NAMES: &str = "SELECT typname FROM pg_type WHERE oid = ANY ($1)";
-/// The planner may take an operator's commutator or negator in its place.
-const OPERATORS: &str = "SELECT DISTINCT o.oprname FROM pg_operator o JOIN pg_operator acts \
-     ON o.oid = acts.oid OR o.oprcom = acts.oid OR o.oprnegate = acts.oid \
-     WHERE acts.oprcode::oid = ANY ($1)";
-const CASTS: &str = "SELECT casttarget, castcontext <> 'e' FROM pg_cast WHERE castfunc = ANY ($1)";
+const TYPE_NAMES: &str = "SELECT oid, typname FROM pg_type";
+/// By the functions that they call. The planner may take an operator's commutator or negator in its
+/// place.
+const OPERATORS: &str = "SELECT DISTINCT acts.oprcode::oid, o.oprname \
+     FROM pg_operator o JOIN pg_operator acts \
+     ON o.oid = acts.oid OR o.oprcom = acts.oid OR o.oprnegate = acts.oid";
+const CASTS: &str = "SELECT castfunc, casttarget, castcontext <> 'e' FROM pg_cast";
 
 /// A function, with what decides whether it acts.
 pub(super) struct Called {
@@ -92,23 +92,87 @@ pub(super) async fn functions(client: &Client) -> Result<Vec<Called>, ControlErr
     called.collect()
 }
 
+/// What has expressions, and names that call functions.
+pub(super) struct Naming {
+    expressions: Vec<Named>,
+    /// Types, and those that their values have in them.
+    contained: Vec<(Oid, Oid)>,
+    /// Functions, and the types that they take or return.
+    of_types: Vec<(Oid, Oid)>,
+    type_names: Vec<(Oid, Box<str>)>,
+    operators: Vec<(Oid, Box<str>)>,
+    casts: Vec<Cast>,
+}
+
+/// What an expression of the server's names.
+struct Named {
+    of_domain: bool,
+    owner: Oid,
+    names_type: bool,
+    named: Oid,
+}
+
+struct Cast {
+    function: Oid,
+    target: Oid,
+    /// It needs not be written.
+    unseen: bool,
+}
+
+/// All of it.
+pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
+    let (expressions, contained, of_types, type_names, operators, casts) = tokio::try_join!(
+        biased;
+        rows(client, EXPRESSIONS),
+        oid_pairs(client, TYPES),
+        oid_pairs(client, OF_TYPES),
+        names(client, TYPE_NAMES),
+        names(client, OPERATORS),
+        rows(client, CASTS),
+    )?;
+    let expression = |row| {
+        Ok::<_, ControlError>(Named {
+            of_domain: column(row, 0)?,
+            owner: column(row, 1)?,
+            names_type: column(row, 2)?,
+            named: column(row, 3)?,
+        })
+    };
+    let cast = |row| {
+        Ok::<_, ControlError>(Cast {
+            function: column(row, 0)?,
+            target: column(row, 1)?,
+            unseen: column(row, 2)?,
+        })
+    };
+    Ok(Naming {
+        expressions: expressions
+            .iter()
+            .map(expression)
+            .collect::<Result<_, _>>()?,
+        contained,
+        of_types,
+        type_names,
+        operators,
+        casts: casts.iter().map(cast).collect::<Result<_, _>>()?,
+    })
+}
+
 /// What acts. `reading`: functions that the operator knows to read. `underlying`: what views select
 /// from.
-pub(super) async fn find(
-    client: &Client,
+pub(super) fn find(
     called: &[Called],
+    naming: &Naming,
     reading: &[(Box<str>, Box<str>)],
     underlying: &HashMap<Oid, Vec<Oid>>,
-) -> Result<Acting, ControlError> {
-    let expressions = expressions(client).await?;
-    let contained = oid_pairs(client, TYPES).await?;
-    let of_types = oid_pairs(client, OF_TYPES).await?;
+) -> Acting {
+    let (expressions, contained) = (&naming.expressions, &naming.contained);
     let mut functions = acting_functions(called, reading);
     // Types that act as they are checked, what their values are in, and functions that take them.
     let types = loop {
-        let types = acting_types(&expressions, &functions, &contained);
+        let types = acting_types(expressions, &functions, contained);
         let count = functions.len();
-        let taking = of_types.iter().filter(|it| types.contains(&it.1));
+        let taking = naming.of_types.iter().filter(|it| types.contains(&it.1));
         functions.extend(taking.map(|it| it.0));
         follow_uses(&mut functions, called);
         if functions.len() == count {
@@ -130,44 +194,27 @@ pub(super) async fn find(
         .flat_map(|(view, below)| below.iter().map(|oid| (*view, *oid)))
         .collect();
     follow(&mut on_read, &views);
-    let acting: Vec<Oid> = functions.iter().copied().collect();
     let (mut targets, mut casts_act_unseen) = (types.clone(), false);
-    let params: [(&(dyn ToSql + Sync), Type); 1] = [(&acting, Type::OID_ARRAY)];
-    for row in client.query_typed(CASTS, &params).await? {
-        targets.insert(column(&row, 0)?);
-        casts_act_unseen |= column::<bool>(&row, 1)?;
+    let acting = |it: &&Cast| functions.contains(&it.function);
+    for cast in naming.casts.iter().filter(acting) {
+        targets.insert(cast.target);
+        casts_act_unseen |= cast.unseen;
     }
-    follow(&mut targets, &contained);
-    let targets: Vec<Oid> = targets.into_iter().collect();
-    Ok(Acting {
-        operators: names(client, OPERATORS, &acting).await?,
-        casts: names(client, TYPE_NAMES, &targets).await?,
+    follow(&mut targets, contained);
+    Acting {
+        operators: names_of(&naming.operators, &functions),
+        casts: names_of(&naming.type_names, &targets),
         casts_act_unseen,
         types: types.into_iter().collect(),
         functions,
         on_read,
-    })
+    }
 }
 
-/// What an expression of the server's names.
-struct Named {
-    of_domain: bool,
-    owner: Oid,
-    names_type: bool,
-    named: Oid,
-}
-
-async fn expressions(client: &Client) -> Result<Vec<Named>, ControlError> {
-    let rows = rows(client, EXPRESSIONS).await?;
-    let named = |row| {
-        Ok(Named {
-            of_domain: column(row, 0)?,
-            owner: column(row, 1)?,
-            names_type: column(row, 2)?,
-            named: column(row, 3)?,
-        })
-    };
-    rows.iter().map(named).collect()
+/// The names of what is in the set.
+fn names_of(names: &[(Oid, Box<str>)], set: &HashSet<Oid>) -> Vec<Box<str>> {
+    let named = names.iter().filter(|(oid, _)| set.contains(oid));
+    named.map(|(_, name)| name.clone()).collect()
 }
 
 /// Types into which something is turned by one of these functions.
@@ -230,17 +277,8 @@ async fn oid_pairs(client: &Client, statement: &str) -> Result<Vec<(Oid, Oid)>, 
     rows.iter().map(pair).collect()
 }
 
-/// The names that a question about some oids answers with. None are none's.
-async fn names(
-    client: &Client,
-    statement: &str,
-    about: &[Oid],
-) -> Result<Vec<Box<str>>, ControlError> {
-    if about.is_empty() {
-        return Ok(vec![]);
-    }
-    let params: [(&(dyn ToSql + Sync), Type); 1] = [(&about, Type::OID_ARRAY)];
-    let rows = client.query_typed(statement, &params).await?;
-    let name = |row| Ok(column::<&str>(row, 0)?.into());
-    rows.iter().map(name).collect()
+async fn names(client: &Client, statement: &str) -> Result<Vec<(Oid, Box<str>)>, ControlError> {
+    let rows = rows(client, statement).await?;
+    let named = |row| Ok((column(row, 0)?, column::<&str>(row, 1)?.into()));
+    rows.iter().map(named).collect()
 }

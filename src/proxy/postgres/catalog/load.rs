@@ -11,6 +11,7 @@ use crate::protocol::postgres::resolve::{
 use crate::proxy::postgres::control::{ControlError, column};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+const END: &str = "COMMIT";
 
 const RELATIONS: &str = "SELECT c.oid, n.nspname, c.relname, c.relkind::text, \
      c.relpersistence = 't', \
@@ -31,37 +32,44 @@ const UNDERLYING: &str = "SELECT DISTINCT r.ev_class, d.refobjid FROM pg_rewrite
 const KEYS: &str = "SELECT conrelid, confrelid, confdeltype IN ('c', 'n', 'd'), \
      confupdtype IN ('c', 'n', 'd') FROM pg_constraint WHERE contype = 'f'";
 
-/// Loads everything. The transaction that it begins ends with the connection. `reading`: volatile
-/// functions that the operator knows to read.
+/// Loads everything. `reading`: volatile functions that the operator knows to read.
+///
+/// All is asked at once: for as long as the transaction is open, VACUUM keeps what has died since.
 pub(super) async fn load(
     client: &Client,
     reading: &[(Box<str>, Box<str>)],
 ) -> Result<Catalog, ControlError> {
-    client.batch_execute(BEGIN).await?;
-    let parents = pairs(client, PARENTS).await?;
-    let owners = pairs(client, OWNERS).await?;
-    let underlying = pairs(client, UNDERLYING).await?;
-    let keys = foreign_keys(client).await?;
-    let called = acting::functions(client).await?;
-    let acting = acting::find(client, &called, reading, &underlying).await?;
+    let (_, parents, owners, underlying, keys, relations, called, naming, _) = tokio::try_join!(
+        biased;
+        run(client, BEGIN),
+        pairs(client, PARENTS),
+        pairs(client, OWNERS),
+        pairs(client, UNDERLYING),
+        foreign_keys(client),
+        rows(client, RELATIONS),
+        acting::functions(client),
+        acting::naming(client),
+        run(client, END),
+    )?;
+    let acting = acting::find(&called, &naming, reading, &underlying);
     let of = |map: &HashMap<Oid, Vec<Oid>>, oid| map.get(&oid).cloned().unwrap_or_default();
-    let mut relations = vec![];
-    for row in rows(client, RELATIONS).await? {
-        let oid = column(&row, 0)?;
-        relations.push(Relation {
+    let relations = relations.iter().map(|row| {
+        let oid = column(row, 0)?;
+        Ok(Relation {
             oid,
-            schema: column::<&str>(&row, 1)?.into(),
-            name: column::<&str>(&row, 2)?.into(),
-            kind: kind(column(&row, 3)?),
-            temporary: column(&row, 4)?,
+            schema: column::<&str>(row, 1)?.into(),
+            name: column::<&str>(row, 2)?.into(),
+            kind: kind(column(row, 3)?),
+            temporary: column(row, 4)?,
             parents: of(&parents, oid),
             owner: of(&owners, oid).first().copied(),
             underlying: of(&underlying, oid),
             foreign_keys: keys.get(&oid).cloned().unwrap_or_default(),
             acts_on_read: acting.on_read.contains(&oid),
-            acts_on_write: column(&row, 5)?,
-        });
-    }
+            acts_on_write: column(row, 5)?,
+        })
+    });
+    let relations = relations.collect::<Result<_, ControlError>>()?;
     let functions = called.into_iter().map(|it| Function {
         volatile: it.volatile || acting.functions.contains(&it.oid),
         schema: it.schema,
@@ -88,6 +96,10 @@ fn kind(relkind: &str) -> RelationKind {
         "i" | "I" => RelationKind::Index,
         _ => RelationKind::Other,
     }
+}
+
+async fn run(client: &Client, statement: &str) -> Result<(), ControlError> {
+    Ok(client.batch_execute(statement).await?)
 }
 
 pub(super) async fn rows(client: &Client, statement: &str) -> Result<Vec<Row>, ControlError> {

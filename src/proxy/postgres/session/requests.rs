@@ -12,9 +12,12 @@ use super::{Session, WAITING_BYTES_MAX};
 use crate::config::Mode;
 use crate::protocol::postgres::classify::{Classified, Unreadable};
 use crate::protocol::postgres::frame::{BindHead, FrameError, FrontendMessage, Next, Parse};
-use crate::protocol::postgres::refusal::{Severity, refusal_error};
+use crate::protocol::postgres::refusal::{Severity, plain_error, refusal_error};
 use crate::protocol::postgres::session::{Considered, Message};
 use crate::protocol::{AfterRefusal, Refusal};
+
+/// SQLSTATE `query_canceled`.
+pub(super) const CANCELLED: &str = "57014";
 
 /// What becomes of the rest of a long message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -263,9 +266,13 @@ impl Session {
     }
 
     fn take(&mut self, message: Message<'_>, hidden: Hidden, raw: Raw<'_>) -> Taken {
+        let cancelled = self.admission.take_cancelled();
         if let Some(instead) = self.core.skip(message) {
             self.backend.send(&instead);
             return Taken::Dropped;
+        }
+        if cancelled {
+            return self.cancel(message);
         }
         let hidden = match hidden {
             Hidden::AsIs => None,
@@ -341,6 +348,17 @@ impl Session {
         }
         let error = refusal_error(refusal, Severity::Error);
         let instead = self.core.refuse(considered, error);
+        self.backend.send(&instead);
+        Taken::Dropped
+    }
+
+    /// A message that waited is refused as the server refuses one that it has begun.
+    fn cancel(&mut self, message: Message<'_>) -> Taken {
+        let considered = self.core.consider(message);
+        let considered = considered.unwrap_or_else(|_| self.core.unread(message));
+        let text = "canceling statement due to user request";
+        let error = plain_error(Severity::Error, CANCELLED, text);
+        let instead = self.core.refuse(&considered, error);
         self.backend.send(&instead);
         Taken::Dropped
     }

@@ -6,11 +6,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Session;
 use super::effects::Ending;
-use super::settle::{self, Standing};
+use super::settle::Standing;
 use super::weigh::{Untold, missing};
 use crate::config::Mode;
 use crate::lock_name::LockName;
@@ -35,8 +34,6 @@ pub(super) const MADE_MAX: usize = 1000;
 pub(super) struct Resolved {
     /// Against this catalog, with so many temporary relations.
     against: Option<(Arc<Catalog>, usize)>,
-    /// The catalog is on its way, and nobody waits for it.
-    loads: Arc<AtomicBool>,
     /// By the addresses of statement and path, which are kept alive beside.
     known: HashMap<(usize, usize), Kept>,
 }
@@ -78,11 +75,11 @@ impl Session {
         let observes = self.listener.config.mode == Mode::Observe;
         let Some(catalog) = self.known_catalog() else {
             if observes {
-                self.load_aside();
+                self.database.load_aside();
                 return Err(Untold::Unobserved);
             }
             if let Some(resolution) = self.whatever_it_is(run)? {
-                self.load_aside();
+                self.database.load_aside();
                 return Ok(resolution);
             }
             self.begin_loading(None);
@@ -176,22 +173,6 @@ impl Session {
         refuses
             && self.database.may_have_foreign_tables()
             && targets.any(|it| it.effect.changes_rows())
-    }
-
-    /// Has the catalog loaded while nobody waits for it.
-    fn load_aside(&mut self) {
-        // Relaxed: it only keeps one session from asking again and again.
-        let loads = Arc::clone(&self.resolved.loads);
-        if loads.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let database = Arc::clone(&self.database);
-        self.listener.control.spawn(async move {
-            if let Err(error) = database.get().await {
-                settle::not_loaded(&error);
-            }
-            loads.store(false, Ordering::Relaxed);
-        });
     }
 
     /// Notes the relations that a forwarded message makes.

@@ -151,7 +151,7 @@ pub(super) async fn load(
     loaded.map_err(|error| not_loaded(&error))
 }
 
-pub(super) fn not_loaded(error: &CatalogError) -> Refusal {
+fn not_loaded(error: &CatalogError) -> Refusal {
     tracing::warn!(%error, "no catalog to resolve names against");
     Refusal::busy("the tables of this database are not known now", RETRY_AFTER)
 }

@@ -1,8 +1,12 @@
 //! A read under a ticket is never older than its seal, also where the server takes the one snapshot
 //! of a transaction before the statement comes.
 
+use std::time::Duration;
+
+use rustix::process::Signal;
+
 use crate::client::Client;
-use crate::client::send::{bind, describe, execute, flush, parse, run, sync};
+use crate::client::send::{bind, describe, execute, flush, parse, query, run, sync};
 use crate::world::{WRITE, World};
 
 const READ: &str = "SELECT note FROM orders WHERE id = 1";
@@ -30,6 +34,63 @@ fn a_parse_that_takes_the_snapshot_seals_first() {
     new.send(&[bind("", "", &[]), execute("", 0), sync()].concat());
     assert_eq!(new.answer().value(), "first");
     assert_eq!(world.order(), "first");
+}
+
+#[test]
+fn a_bind_seals_first_however_many_snapshots_there_are() {
+    let world = World::new();
+    let mut old = world.proxy.holder(1);
+    old.query("SELECT 1").ok();
+    // READ COMMITTED: a SELECT reads by the snapshot of its Bind.
+    let mut new = world.proxy.holder(2);
+    new.send(&[parse("", READ), bind("", "", &[]), flush()].concat());
+    new.read_until(b'2');
+    old.query(WRITE).refused("RF001");
+    new.send(&[execute("", 0), sync()].concat());
+    assert_eq!(new.answer().value(), "first");
+    assert_eq!(world.order(), "first");
+}
+
+#[test]
+fn what_was_being_committed_is_read_by_who_comes_next() {
+    let world = World::new();
+    let mut old = world.proxy.holder(1);
+    old.query(&format!("BEGIN; {WRITE}")).ok();
+    let pid = old.backend_pid();
+    world.server.signal(pid, Signal::STOP);
+    old.send(&query("COMMIT"));
+    let mut new = world.proxy.holder(2);
+    new.query("SET ringfence.token = ''").ok();
+    let ticket = world.proxy.ticket(2);
+    let text = format!("{READ} /*fencing_token='{ticket}'*/");
+    // All at once, as drivers do: Bind must not be ahead of the seal.
+    new.send(&[run(&text, &[]), sync()].concat());
+    std::thread::sleep(Duration::from_millis(200));
+    world.server.signal(pid, Signal::CONT);
+    let committed = old.answer();
+    let read = new.answer().value();
+    if committed.code().is_empty() {
+        assert_eq!(read, "written");
+    }
+    assert_eq!(read, world.order());
+}
+
+#[test]
+fn a_cursor_of_before_the_ticket_is_not_read_under_it() {
+    let world = World::new();
+    let mut client = world.proxy.client();
+    client
+        .query(&format!("BEGIN; DECLARE c CURSOR FOR {READ}"))
+        .ok();
+    let set = format!("SET LOCAL ringfence.token = '{}'", world.proxy.ticket(1));
+    client.query(&set).ok();
+    client.query("FETCH ALL FROM c").refused("RF003");
+    client.query("ROLLBACK").ok();
+    client.query(&format!("BEGIN; {set}")).ok();
+    client
+        .query(&format!("DECLARE c CURSOR FOR {READ}; FETCH ALL FROM c"))
+        .ok();
+    client.query("COMMIT").ok();
 }
 
 #[test]

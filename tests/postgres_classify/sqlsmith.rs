@@ -1,5 +1,5 @@
-//! Statements that sqlsmith makes up for the same schema: it knows every function, operator and type
-//! of the server, and puts them where nobody would.
+//! Statements that sqlsmith makes up for the same schema: it knows every function, operator and
+//! type of the server, and puts them where nobody would.
 
 use std::process::{Command, Stdio};
 

@@ -330,8 +330,8 @@ impl Shared {
     async fn give_up(&self, gates: &Gates, claim: Claim, mark: i64) -> Result<(), String> {
         let deadline = Instant::now() + DRAIN_MAX;
         let settled = match gates.settle(&claim, None, deadline).await {
-            // The floor here is higher already, by a newer token or a close. Closing what is below it
-            // raises nothing, and waits until that is drained.
+            // The floor here is higher already, by a newer token or a close. Closing what is below
+            // it raises nothing, and waits until that is drained.
             Err(refusal) if refusal.code == Code::Stale => {
                 gates.close(&claim, deadline).await.map(|_floor| ())
             }

@@ -1,6 +1,6 @@
 //! What PREPARE TRANSACTION leaves at the server: under which locks, so that COMMIT PREPARED and
-//! ROLLBACK PREPARED ask for current tickets of theirs, whoever sends them and whenever. On disk; where
-//! several proxies share the server, there.
+//! ROLLBACK PREPARED ask for current tickets of theirs, whoever sends them and whenever. On disk;
+//! where several proxies share the server, there.
 //!
 //! What an earlier run has recorded is looked for at the server at the start, and a name that the
 //! server does not know goes when that is found.
@@ -206,8 +206,8 @@ impl Prepared {
         Ok(Some(Known::new(locks.collect(), last)))
     }
 
-    /// COMMIT PREPARED or ROLLBACK PREPARED has succeeded, or has found nothing, which was forwarded
-    /// when `last` was the last use of the name.
+    /// COMMIT PREPARED or ROLLBACK PREPARED has succeeded, or has found nothing, which was
+    /// forwarded when `last` was the last use of the name.
     pub fn ended(&self, gid: &str, last: Use) {
         self.remove(gid, |number| number <= last.disk);
         if let (Some(server), 1..) = (&self.shared.server, last.server) {

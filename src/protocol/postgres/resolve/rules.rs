@@ -331,8 +331,8 @@ impl PostgresRules {
 }
 
 const NO_LOCK: &str = "a name gives no valid lock name";
-const FOREIGN: &str = "what is written to a foreign table may be applied there after its session is \
-     gone; `foreign_writes` says whether that passes";
+const FOREIGN: &str = "what is written to a foreign table may be applied there after its session \
+     is gone; `foreign_writes` says whether that passes";
 const NO_RULE: &str = "no rule covers this write";
 
 fn covers_foreign(rule: &PostgresRule, reach: &Reach<'_>, view: &View<'_>) -> bool {

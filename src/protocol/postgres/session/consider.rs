@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::early::{self, cut_head, only_sets};
+use super::early::{Looks, cut_head, only_sets};
 use super::span::{Span, SpanId, Step};
 use super::state::{Act, State};
 use super::{Bound, Considered, Kind, Message, Name, Path, Prepared, Run, Session};
@@ -202,6 +202,12 @@ impl Session {
         let ends = !state.scope.in_transaction();
         // By its own Parse it may have fixed it: what it sets counts in the next transaction.
         let only_sets = considered.kind == Kind::Extended && only_sets(statement);
+        if statement.class == Class::Session(SessionControl::Fetch) && state.fetches_late(&shown) {
+            return Err(Refusal::invalid(
+                "a ticket is set before the cursor is declared that is read under it: what it \
+                 reads was fixed then",
+            ));
+        }
         if (late && !ends && !only_sets || imports) && state.shows_late(&shown) {
             return Err(Refusal::invalid(
                 "a ticket is set before the first query of a REPEATABLE READ or SERIALIZABLE \
@@ -260,7 +266,7 @@ impl Session {
             false => Tickets::default(),
         };
         let prepared = Prepared { statement, comment };
-        let looks = prepared.statement.as_deref().is_some_and(early::looks);
+        let looks = Looks::at(prepared.statement.as_deref().into_iter());
         let (presents, shown) = self.early(looks, &prepared.comment);
         let analyses = self.analyses(looks, [&prepared].into_iter());
         Ok(Considered {
@@ -311,6 +317,7 @@ impl Session {
                 prepared,
                 changes,
                 search_path,
+                shown: None,
             });
         }
         if bound.is_empty() {
@@ -324,13 +331,24 @@ impl Session {
                 prepared,
                 changes: vec![],
                 search_path: None,
+                shown: None,
             });
         }
-        // Its values are read with a snapshot, whatever the statement is.
-        let looks = has_values || bound.iter().any(Bound::looks);
+        let statements = bound
+            .iter()
+            .filter_map(|it| it.prepared.statement.as_deref());
+        let looks = match Looks::at(statements) {
+            _ if bound.iter().any(Bound::is_fixed) => Looks::ToRead,
+            // Its values are read with a snapshot, whatever the statement is.
+            Looks::Not if has_values => Looks::Ahead,
+            looks => looks,
+        };
         let comments = bound.iter().map(|it| &it.prepared.comment);
         let comment = comments.clone().find(|it| !it.is_empty()).cloned();
         let (presents, shown) = self.early(looks, &comment.unwrap_or_default());
+        for it in bound.iter_mut().filter(|it| it.is_fixed()) {
+            it.shown.clone_from(&shown);
+        }
         let analyses = self.analyses(looks, bound.iter().map(|it| &it.prepared));
         names.push(Name::Portal(portal.into(), bound));
         Ok(Considered {
@@ -365,10 +383,11 @@ impl Session {
             let comment = &bound.prepared.comment;
             let changes = bound.changes.clone();
             self.add_run(&mut considered, &mut state, statement, changes, comment)?;
-            if let Some(run) = considered.runs.last_mut()
-                && run.search_path != bound.search_path
-            {
-                run.search_path = None;
+            if let Some(run) = considered.runs.last_mut() {
+                if run.search_path != bound.search_path {
+                    run.search_path = None;
+                }
+                bound.check_shown(run)?;
             }
             considered.may_commit |= self.may_commit(&considered.runs, &state);
             if let Class::Unknown(_) = statement.class {

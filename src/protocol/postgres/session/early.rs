@@ -1,8 +1,9 @@
-//! What Parse, Bind and Describe read ahead of their statement: the server analyses and plans with a
-//! snapshot (`exec_parse_message`, `exec_bind_message`). In a REPEATABLE READ or SERIALIZABLE
-//! transaction that one fixes what every later statement reads, and Parse begins a transaction where
-//! none is open. So what is shown then is presented before they are forwarded, and a ticket that
-//! comes later is late.
+//! What Parse, Bind and Describe read ahead of their statement: the server analyses and plans with
+//! a snapshot (`exec_parse_message`, `exec_bind_message`). In a REPEATABLE READ or SERIALIZABLE
+//! transaction that one fixes what every later statement reads, and Parse begins a transaction
+//! where none is open. In any transaction a SELECT reads by the snapshot of its Bind, and a cursor
+//! by that of its DECLARE (`PortalStart`). So what is shown then is presented before they are
+//! forwarded, and a ticket that comes later is late.
 //!
 //! Looking can also act: a domain's check runs as a value is read, by Bind or within a literal of
 //! Parse. Where the database has such types the shell takes these messages for runs of their
@@ -13,12 +14,37 @@
 use std::sync::Arc;
 
 use super::span::Step;
-use super::state::Shown;
+use super::state::{Shown, shows_more};
 use super::{Bound, Considered, Message, Prepared, Run, Session};
 use crate::protocol::postgres::classify::{Class, Statement};
 use crate::protocol::postgres::frame::{BindHead, ClosedKind};
 use crate::protocol::postgres::identifier::cut_bytes;
 use crate::protocol::postgres::ticket::Tickets;
+use crate::protocol::refusal::Refusal;
+
+/// What a message does with a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Looks {
+    /// It takes none.
+    Not,
+    /// It sets parameters and reads nothing.
+    ToSet,
+    /// It analyses or plans what will read by another one, if there is more than one.
+    Ahead,
+    /// Its statement reads by it.
+    ToRead,
+}
+
+impl Looks {
+    /// Of one that looks at these.
+    pub(super) fn at<'s>(mut statements: impl Iterator<Item = &'s Statement> + Clone) -> Looks {
+        match statements.clone().any(looks) {
+            false => Looks::Not,
+            true if statements.all(only_sets) => Looks::ToSet,
+            true => Looks::Ahead,
+        }
+    }
+}
 
 /// Whether a statement is analysed with a snapshot, which utility statements are not
 /// (`analyze_requires_snapshot`).
@@ -31,28 +57,59 @@ pub(super) fn looks(statement: &Statement) -> bool {
     }
 }
 
-/// Whether a statement is nothing but a call that sets a parameter.
+/// Whether a statement does nothing but set parameters: it reads nothing.
 pub(super) fn only_sets(statement: &Statement) -> bool {
-    matches!(statement.uses.set_configs.as_slice(), [call] if call.sure)
+    let uses = &statement.uses;
+    let sets = uses
+        .functions
+        .iter()
+        .all(|call| &*call.name == "set_config");
+    let reads = !uses.reads.is_empty() || !uses.targets.is_empty() || !uses.operators.is_empty();
+    !uses.set_configs.is_empty() && sets && !reads
+}
+
+/// Whether a portal of a statement reads by the snapshot that its Bind takes (`PORTAL_ONE_SELECT`).
+fn reads_as_of_bind(statement: &Statement) -> bool {
+    statement.operation == "SELECT" || matches!(statement.class, Class::Unknown(_))
 }
 
 impl Bound {
-    /// Whether it is planned with a snapshot.
-    pub(super) fn looks(&self) -> bool {
-        self.prepared.statement.as_deref().is_some_and(looks)
+    /// Whether what it reads is fixed when it is bound.
+    pub(super) fn is_fixed(&self) -> bool {
+        let statement = self.prepared.statement.as_deref();
+        statement.is_some_and(|it| reads_as_of_bind(it) && !only_sets(it))
+    }
+
+    /// A ticket that it was not bound under is late for it.
+    pub(super) fn check_shown(&self, run: &Run) -> Result<(), Refusal> {
+        let late = self.shown.as_ref().is_some_and(|seen| {
+            let shown = run.tickets.as_slice().iter().chain(run.comment.as_slice());
+            shows_more(seen, shown)
+        });
+        match late && !only_sets(&run.statement) {
+            false => Ok(()),
+            true => Err(Refusal::invalid(
+                "a ticket is set before the portal is bound that reads under it: what it reads was \
+                 fixed then",
+            )),
+        }
     }
 }
 
 impl Session {
     /// What is presented before a message that takes a snapshot, and what its snapshot is taken
     /// under.
-    pub(super) fn early(&self, looks: bool, comment: &Tickets) -> (Shown, Option<Shown>) {
-        if !looks {
-            return (Shown::default(), None);
-        }
+    pub(super) fn early(&self, looks: Looks, comment: &Tickets) -> (Shown, Option<Shown>) {
+        let fixes = match looks {
+            Looks::Not => return (Shown::default(), None),
+            // With it a ticket that is stale is replaced. In a block that was presented before.
+            Looks::ToSet if self.asks() => return (Shown::default(), Some(Shown::default())),
+            Looks::ToSet | Looks::Ahead => false,
+            Looks::ToRead => true,
+        };
         let shown = [self.settings().tickets.clone(), comment.clone()];
         // While something on its way may fail, the next transaction may be another than expected.
-        let presents = match self.is_behind() || self.ahead.would_fix_snapshot() {
+        let presents = match fixes || self.is_behind() || self.ahead.would_fix_snapshot() {
             true => shown.clone(),
             false => Shown::default(),
         };
@@ -62,10 +119,10 @@ impl Session {
     /// What these statements are where looking at them may run something.
     pub(super) fn analyses<'p>(
         &self,
-        looks: bool,
+        looks: Looks,
         prepared: impl Iterator<Item = &'p Prepared>,
     ) -> Vec<Run> {
-        if !looks {
+        if looks == Looks::Not {
             return vec![];
         }
         let run = |it: &Prepared| {
@@ -93,9 +150,12 @@ impl Session {
     pub(super) fn consider_describe(&self, kind: ClosedKind, name: &[u8]) -> Considered {
         // A portal has been planned. A statement may be analysed again.
         let found = self.statements.candidates(name, self.open_id());
-        let mut known = found.known.iter();
-        let looks = kind == ClosedKind::Statement
-            && (found.unknown || known.any(|it| it.statement.as_deref().is_some_and(looks)));
+        let known = found.known.iter().filter_map(|it| it.statement.as_deref());
+        let looks = match kind {
+            ClosedKind::Portal => Looks::Not,
+            ClosedKind::Statement if found.unknown => Looks::Ahead,
+            ClosedKind::Statement => Looks::at(known),
+        };
         let (presents, shown) = self.early(looks, &Tickets::default());
         let analyses = self.analyses(looks, found.known.iter());
         Considered {

@@ -28,8 +28,8 @@
 //! ends no more than the innermost savepoint, and the rest could be committed yet.
 //!
 //! A pipeline of a failed block, whose Sync may never come, is ended by the proxy first
-//! ([`Session::end_pipeline`]). What the client then sends of it is dropped ([`Session::skip`]): the
-//! server would have skipped it.
+//! ([`Session::end_pipeline`]). What the client then sends of it is dropped ([`Session::skip`]):
+//! the server would have skipped it.
 //!
 //! What is predicted is checked: an answer that does not fit is [`Unexpected`], and the session
 //! ends.
@@ -55,7 +55,7 @@ pub use tamper::may_turn_read_write;
 use self::lexing::LexingState;
 use self::names::Names;
 use self::span::{Span, Step};
-use self::state::State;
+use self::state::{Shown, State};
 use super::classify::{Class, Classified, Lexing, SessionControl, Statement, TransactionControl};
 use super::frame::{Bind, BindHead, ClosedKind, TransactionStatus};
 use super::ticket::Tickets;
@@ -180,6 +180,8 @@ struct Bound {
     changes: Vec<Change>,
     /// The path of its Bind, where the server resolves the names of what it can plan.
     search_path: Path,
+    /// What was shown when it was bound, where what it reads was fixed then.
+    shown: Option<Shown>,
 }
 
 impl Considered {

@@ -200,10 +200,10 @@ impl Session {
             None => {}
         }
         steps.for_each(|step| self.give_up(step));
-        // Without a block nothing of it is left that could be committed: the server aborts before it
-        // takes the next message, and skips what comes up to the Sync, which may never come. A block
-        // may live on by its savepoints; whether there is one is not certain behind what was not
-        // read.
+        // Without a block nothing of it is left that could be committed: the server aborts before
+        // it takes the next message, and skips what comes up to the Sync, which may never come. A
+        // block may live on by its savepoints; whether there is one is not certain behind what was
+        // not read.
         if in_pipeline && !self.certain.is_explicit() && !self.is_distrusted() {
             told.ended = Some(id);
         }

@@ -8,7 +8,7 @@ use crate::protocol::postgres::classify::{
 };
 use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::postgres::ticket::change::Change;
-use crate::protocol::postgres::ticket::scope::Scope;
+use crate::protocol::postgres::ticket::scope::{Scope, Settings};
 
 /// The tickets that were shown at one time: the session's, and those of a comment.
 pub(super) type Shown = [Tickets; 2];
@@ -21,6 +21,14 @@ pub(super) struct Act {
     pub(super) comment: Tickets,
 }
 
+/// Whether there is another ticket among these.
+pub(super) fn shows_more<'t>(
+    seen: &Shown,
+    mut tickets: impl Iterator<Item = &'t Box<str>>,
+) -> bool {
+    tickets.any(|ticket| !seen.iter().any(|it| it.as_slice().contains(ticket)))
+}
+
 /// Settings and transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct State {
@@ -29,6 +37,8 @@ pub(super) struct State {
     /// What was shown when the transaction's snapshot was taken, also by a Parse before its first
     /// statement; `None`: it has taken none.
     snapshot: Option<Shown>,
+    /// What was shown at the first DECLARE of the transaction.
+    cursors: Option<Shown>,
     /// A block that the client began: it does not end with its span.
     explicit: bool,
     /// The block has failed: a COMMIT rolls it back.
@@ -42,6 +52,7 @@ impl State {
             scope,
             isolation,
             snapshot: None,
+            cursors: None,
             explicit: false,
             failed: false,
         }
@@ -54,10 +65,7 @@ impl State {
 
     /// Something has done what nobody saw, for good.
     pub(super) fn distrust(&mut self) {
-        self.scope.set_for_good(|settings| {
-            settings.search_path = None;
-            settings.role_changed = true;
-        });
+        self.scope.set_for_good(Settings::distrust);
     }
 
     /// Whether the transaction, or the one that comes next, reads as of one snapshot.
@@ -81,11 +89,17 @@ impl State {
 
     /// Whether a ticket among these was not shown yet when the snapshot was taken.
     pub(super) fn shows_late(&self, shown: &Shown) -> bool {
-        let Some(seen) = &self.snapshot else {
-            return false;
-        };
-        let in_time = |ticket| seen.iter().any(|it| it.as_slice().contains(ticket));
-        !shown.iter().flat_map(Tickets::as_slice).all(in_time)
+        let texts = || shown.iter().flat_map(Tickets::as_slice);
+        let seen = self.snapshot.as_ref();
+        seen.is_some_and(|seen| shows_more(seen, texts()))
+    }
+
+    /// Whether a ticket among these was not shown yet when a cursor was opened that may be read
+    /// from.
+    pub(super) fn fetches_late(&self, shown: &Shown) -> bool {
+        let texts = || shown.iter().flat_map(Tickets::as_slice);
+        let seen = self.cursors.as_ref();
+        seen.is_some_and(|seen| shows_more(seen, texts()))
     }
 
     /// Whether the transaction has taken a snapshot.
@@ -135,6 +149,10 @@ impl State {
         for change in &act.changes {
             change.apply(&mut self.scope);
         }
+        if act.statement.operation == "DECLARE" {
+            let shown = [self.scope.now().tickets.clone(), act.comment.clone()];
+            self.cursors.get_or_insert(shown);
+        }
         if act.statement.takes_snapshot() {
             self.take_snapshot(&match &act.statement.class {
                 // It was taken elsewhere, before whatever is shown here.
@@ -174,6 +192,7 @@ impl State {
         }
         self.failed = false;
         self.snapshot = None;
+        self.cursors = None;
         if chain {
             // The next one has the same isolation, and its own snapshot.
             self.scope.begin();

@@ -47,6 +47,16 @@ impl Settings {
         (!depends).then(|| Arc::clone(path))
     }
 
+    /// Something may have set any of them but the tickets. What a RESET ALL brings back is known
+    /// again then.
+    pub fn distrust(&mut self) {
+        self.search_path = None;
+        self.isolation = Isolation::OneSnapshot;
+        self.role_changed = true;
+        self.set.search_path = true;
+        self.set.isolation = true;
+    }
+
     /// What a session begins with.
     pub fn new(
         tickets: Tickets,

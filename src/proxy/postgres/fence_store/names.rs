@@ -14,8 +14,8 @@ const FORGET: &str = "DELETE FROM ringfence.prepared WHERE gid = $1 AND number B
 const UNPREPARED: &str = "SELECT ringfence.forget_unprepared()";
 
 impl FenceStore {
-    /// Records that the session is about to prepare a transaction under this name, which writes under
-    /// these locks. Answers with the number of this use of the name.
+    /// Records that the session is about to prepare a transaction under this name, which writes
+    /// under these locks. Answers with the number of this use of the name.
     pub async fn record_prepared(
         &self,
         gid: &str,
@@ -41,8 +41,8 @@ impl FenceStore {
         rows.iter().map(read_use).collect()
     }
 
-    /// Forgets the uses of a name in this range of numbers, in its own time: one that stays asks for
-    /// tickets that nothing needs.
+    /// Forgets the uses of a name in this range of numbers, in its own time: one that stays asks
+    /// for tickets that nothing needs.
     pub fn forget_prepared(&self, gid: &str, from: i64, to: i64) {
         let (control, gid) = (self.shared.control.clone(), gid.to_owned());
         self.shared.control.spawn(async move {

@@ -172,7 +172,8 @@ impl Effects {
         self.redefined = self.redefined.filter(|redefined| *redefined > span);
         for name in self.names.extract_if(.., |name| name.span <= span) {
             match (name.prepares, name.outcome) {
-                // One that was skipped, or a COMMIT in the place of it, has prepared nothing either.
+                // One that was skipped, or a COMMIT in the place of it, has prepared nothing
+                // either.
                 (true, Outcome::Failed | Outcome::Awaited) => {
                     prepared.failed(&name.gid, name.used);
                 }

@@ -210,8 +210,15 @@ fn what_takes_the_one_snapshot_early_presents_what_is_shown_then() {
     it.did("SET ringfence.token = 'a'", "SET", I);
     // In READ COMMITTED each statement takes its own.
     assert_eq!(shown(&parse(&mut it, read)), "");
+    // By which a SELECT reads is that of its Bind.
+    assert_eq!(shown(&it.send(bind("", ""))), "a,b");
+    assert_eq!(shown(&parse(&mut it, "DELETE FROM t")), "");
+    assert_eq!(shown(&it.send(bind("", ""))), "");
     it.sync();
-    it.reply(BackendMessage::ParseComplete);
+    for _ in 0..2 {
+        it.reply(BackendMessage::ParseComplete);
+        it.reply(BackendMessage::BindComplete);
+    }
     it.ready(I);
     it.did(
         "SET default_transaction_isolation = 'serializable'",
@@ -223,11 +230,12 @@ fn what_takes_the_one_snapshot_early_presents_what_is_shown_then() {
     assert_eq!(shown(&parse(&mut it, "SET work_mem = '1MB'")), "");
     assert_eq!(shown(&parse(&mut it, read)), "a,b");
     // It is taken once; the statement itself asks the gate.
+    assert_eq!(shown(&parse(&mut it, read)), "");
     let bound = it.send(bind("", ""));
-    assert_eq!(shown(&bound), "");
+    assert_eq!(shown(&bound), "a,b");
     assert!(it.execute("").asks);
     it.sync();
-    for _ in 0..3 {
+    for _ in 0..4 {
         it.reply(BackendMessage::ParseComplete);
     }
     it.reply(BackendMessage::BindComplete);
@@ -308,4 +316,44 @@ fn a_snapshot_from_elsewhere_is_older_than_any_ticket() {
     it.did("SET ringfence.token = 'a'", "SET", I);
     it.did(begin, "BEGIN", T);
     assert!(it.consider_query(import).is_err());
+}
+
+#[test]
+fn a_ticket_is_late_for_what_was_opened_before_it() {
+    let ticket = "SET LOCAL ringfence.token = 'a'";
+    let mut it = Driven::new();
+    it.did("BEGIN", "BEGIN", T);
+    it.parse("", "SELECT * FROM t");
+    it.bind("p", "");
+    it.execute("p");
+    it.sync();
+    it.ran("SELECT 1");
+    it.ready(T);
+    it.did(ticket, "SET", T);
+    assert!(it.0.consider(Message::Execute(b"p")).is_err());
+    it.bind("p", "");
+    assert!(it.0.consider(Message::Execute(b"p")).is_ok());
+    // A write reads as it is executed.
+    let mut it = Driven::new();
+    it.did("BEGIN", "BEGIN", T);
+    it.parse("", "DELETE FROM t");
+    it.bind("p", "");
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.reply(BackendMessage::BindComplete);
+    it.ready(T);
+    it.did(ticket, "SET", T);
+    assert!(it.0.consider(Message::Execute(b"p")).is_ok());
+    // A cursor of SQL.
+    let mut it = Driven::new();
+    it.did("BEGIN", "BEGIN", T);
+    it.did("DECLARE c CURSOR FOR SELECT * FROM t", "DECLARE CURSOR", T);
+    assert!(it.consider_query("FETCH c").is_ok());
+    it.did(ticket, "SET", T);
+    assert!(it.consider_query("FETCH c").is_err());
+    it.did("COMMIT", "COMMIT", I);
+    it.did("BEGIN", "BEGIN", T);
+    it.did(ticket, "SET", T);
+    it.did("DECLARE c CURSOR FOR SELECT * FROM t", "DECLARE CURSOR", T);
+    assert!(it.consider_query("FETCH c").is_ok());
 }

@@ -227,3 +227,29 @@ fn sql_may_fetch_from_a_portal_that_acts() {
     it.sync();
     assert_eq!(it.query("FETCH ALL FROM acts").runs[0].executed.len(), 1);
 }
+
+#[test]
+fn what_a_code_block_may_have_set_is_not_known_until_all_is_reset() {
+    let ticket = "SET LOCAL ringfence.token = 'a'";
+    let late = |it: &Driven| it.consider_query(ticket).is_err();
+    let mut it = Driven::new();
+    it.did("DO $$ $$", "DO", I);
+    // The next transactions may have one snapshot each.
+    it.did("BEGIN", "BEGIN", T);
+    assert!(!late(&it));
+    it.did("SELECT 1", "SELECT 1", T);
+    assert!(late(&it));
+    it.did("ROLLBACK", "ROLLBACK", I);
+    it.did("BEGIN ISOLATION LEVEL READ COMMITTED", "BEGIN", T);
+    it.did("SELECT 1", "SELECT 1", T);
+    assert!(!late(&it));
+    it.did("ROLLBACK", "ROLLBACK", I);
+    assert_eq!(it.query("SELECT 1").runs[0].search_path, None);
+    it.done("SELECT 1");
+    it.ready(I);
+    it.did("DISCARD ALL", "DISCARD ALL", I);
+    it.did("BEGIN", "BEGIN", T);
+    let read = it.did("SELECT 1", "SELECT 1", T);
+    assert!(read.runs[0].search_path.is_some());
+    assert!(!late(&it));
+}

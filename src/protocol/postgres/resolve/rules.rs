@@ -210,6 +210,14 @@ impl PostgresRules {
         self.unmatched
     }
 
+    /// Whether a write in this database may be one that no rule covers, and is rejected.
+    pub fn may_reject(&self, database: &str) -> bool {
+        let covers_all = |rule: &PostgresRule| {
+            rule.covers == Covers::Database && rule.in_database(database).is_some()
+        };
+        self.unmatched == Unmatched::Reject && !self.rules.iter().any(covers_all)
+    }
+
     /// Whether there is none: nothing needs to be classified for them.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()

@@ -108,3 +108,17 @@ fn what_would_let_the_session_go_is_for_holders() {
     holder.query("COMMIT").ok();
     assert_eq!(world.order(), "written");
 }
+
+/// A whole database under one rule: whoever holds its ticket may do anything there, whatever the
+/// names mean.
+#[test]
+fn a_holder_of_everything_does_not_wait_for_the_catalog() {
+    let world = world(DATABASE);
+    let mut admin = world.admin();
+    admin.query("BEGIN").ok();
+    admin
+        .query("LOCK TABLE pg_rewrite IN ACCESS EXCLUSIVE MODE")
+        .ok();
+    world.proxy.holder(1).query(WRITE).ok();
+    assert_eq!(world.order(), "written");
+}

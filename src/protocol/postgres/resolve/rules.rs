@@ -246,6 +246,14 @@ impl PostgresRules {
         self.unmatched
     }
 
+    /// Whether a write in this database may be one that no rule covers, and is rejected.
+    pub fn may_reject(&self, database: &str) -> bool {
+        let covers_all = |rule: &PostgresRule| {
+            rule.covers == Covers::Database && rule.in_database(database).is_some()
+        };
+        self.unmatched == Unmatched::Reject && !self.rules.iter().any(covers_all)
+    }
+
     /// Whether a write may need a ticket, or be refused: otherwise nothing is classified.
     pub fn guards(&self) -> bool {
         !self.rules.is_empty() || self.unmatched == Unmatched::Reject

@@ -380,6 +380,12 @@ fn an_uncovered_write_is_rejected_where_the_listener_says_so() {
     ] {
         assert_eq!(told_by(text, &rules), expected, "{text}");
     }
+    let within = |database| PostgresRule::new(Some(database), None, None, "all").unwrap();
+    let rejecting = |rules| PostgresRules::new(rules, Unmatched::Reject);
+    assert!(rules.may_reject("shop"));
+    assert!(rejecting(vec![within("other")]).may_reject("shop"));
+    assert!(!rejecting(vec![within("shop")]).may_reject("shop"));
+    assert!(!PostgresRules::new(vec![], Unmatched::Pass).may_reject("shop"));
 }
 
 #[test]

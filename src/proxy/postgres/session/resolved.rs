@@ -13,6 +13,7 @@ use super::settle::Standing;
 use super::weigh::{Untold, missing};
 use crate::config::Mode;
 use crate::lock_name::LockName;
+use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::{
     Class, Effect, RelationName, Statement, TEXT_BYTES_CACHED_MAX,
 };
@@ -20,7 +21,6 @@ use crate::protocol::postgres::resolve::{
     Catalog, ForeignWrites, Required, Resolution, View, resolve,
 };
 use crate::protocol::postgres::session::Run;
-use crate::protocol::{Refusal, Unmatched};
 
 /// Most resolutions that a session keeps at hand.
 const RESOLVED_MAX: usize = 64;
@@ -140,7 +140,8 @@ impl Session {
     /// waited for.
     fn whatever_it_is(&mut self, run: &Run) -> Result<Option<Arc<Resolution>>, Untold> {
         // What no rule covers may have to be refused all the same.
-        let rejects = self.listener.config.rules.unmatched() == Unmatched::Reject;
+        let rules = &self.listener.config.rules;
+        let rejects = rules.may_reject(&self.identity.database);
         if rejects || matches!(self.standing, Standing::Unfit(_)) || self.may_be_foreign(run) {
             return Ok(None);
         }

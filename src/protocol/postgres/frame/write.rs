@@ -107,11 +107,6 @@ pub fn close_statement(name: &[u8]) -> Vec<u8> {
     message(b'C', &payload)
 }
 
-/// `H`.
-pub fn flush() -> Vec<u8> {
-    message(b'H', &[])
-}
-
 /// `S`.
 pub fn sync() -> Vec<u8> {
     message(b'S', &[])

@@ -55,7 +55,7 @@ build-needs:
 	fi
 	command -v cargo >/dev/null || { echo "Rust is missing: https://rustup.rs"; exit 1; }
 	have="$$(rustc --version | cut -d' ' -f2)"
-	oldest="$$(printf '%s\n' $(RUST_MIN) "$$have" | sort -V | head -n1)"
+	oldest="$$(printf '%s\n' $(RUST_MIN) "$$have" | sort -V | sed -n 1p)"
 	[ "$$oldest" = $(RUST_MIN) ] || { echo "Rust $$have is older than $(RUST_MIN)"; exit 1; }
 
 dev: build-needs
@@ -65,7 +65,7 @@ test-needs: build-needs
 	$(call install,etcd=etcd-server etcdctl=etcd-client nginx=nginx-light haproxy=haproxy \
 	    wrk=wrk ps=procps curl=curl python3=python3 strace=strace \
 	    redis-server=redis-server redis-benchmark=redis-tools node=nodejs npm=npm tclsh=tcl \
-	    pg_ctlcluster=postgresql openssl=openssl)
+	    pg_ctlcluster=postgresql openssl=openssl sqlsmith=sqlsmith)
 	# Debian's python3 comes without the module that makes virtual environments.
 	if ! python3 -c 'import ensurepip' 2>/dev/null; then
 	    $(call install,no-such-command=python3-venv)

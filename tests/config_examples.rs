@@ -178,8 +178,11 @@ fn the_postgres_example_says_what_its_comments_say() {
         (listener.listen.port(), listener.upstream.port),
         (6432, 5432)
     );
-    assert_eq!(listener.control.user, "ringfence");
-    assert_eq!(listener.control.database, "postgres");
+    let control = listener.control.as_ref().unwrap();
+    assert_eq!(
+        (&*control.user, &*control.database),
+        ("ringfence", "postgres")
+    );
     let patterns = listener.rules.lock_patterns();
     let patterns: Vec<_> = patterns.iter().map(|it| it.as_str()).collect();
     assert_eq!(patterns, ["orders", "tenant/*"]);

@@ -9,29 +9,17 @@ use ringfence::lock_name::LockName;
 use ringfence::queue::{Changes, Event, Mirror, Place, Verdict, WaitId};
 use ringfence::token::Token;
 
+#[path = "support/random.rs"]
+mod random;
+
+use random::Random;
+
 const SCHEDULES: u64 = 4000;
 const STEPS: u64 = 160;
 const LOCKS: [&str; 3] = ["a", "a/1", "b"];
 
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % bound as u64) as usize
-    }
-
-    fn pick<T: Clone>(&mut self, items: &[T]) -> Option<T> {
-        if items.is_empty() {
-            None
-        } else {
-            Some(items[self.below(items.len())].clone())
-        }
-    }
+fn pick<T: Clone>(random: &mut Random, items: &[T]) -> Option<T> {
+    (!items.is_empty()).then(|| items[random.below(items.len())].clone())
 }
 
 type Queues = BTreeMap<LockName, BTreeSet<Token>>;
@@ -184,7 +172,7 @@ impl Sim {
             60..64 => self.deliver_hint(),
             64..67 => {
                 // Rewritten by a repeated call: same token, told again.
-                if let Some(token) = self.random.pick(&self.truth.tokens(&lock)) {
+                if let Some(token) = pick(&mut self.random, &self.truth.tokens(&lock)) {
                     self.truth.put(&lock, token);
                 }
             }
@@ -192,7 +180,7 @@ impl Sim {
             70..74 => self.read(),
             74..78 => {
                 let ids: Vec<WaitId> = self.calls.keys().copied().collect();
-                if let Some(id) = self.random.pick(&ids) {
+                if let Some(id) = pick(&mut self.random, &ids) {
                     self.mirror.close_wait(id);
                     self.calls.remove(&id);
                 }
@@ -204,14 +192,14 @@ impl Sim {
 
     fn write(&mut self) {
         let opened = self.ids(|call| matches!(call, Call::Opened));
-        let Some(id) = self.random.pick(&opened) else {
+        let Some(id) = pick(&mut self.random, &opened) else {
             return;
         };
         let lock = self.calls[&id].0.clone();
         let standing = self.truth.tokens(&lock);
         // A repeated attempt finds its entry; others get a new one.
         let token = match self.random.below(4) {
-            0 => self.random.pick(&standing),
+            0 => pick(&mut self.random, &standing),
             _ => None,
         };
         let token = token.unwrap_or_else(|| self.truth.create(&lock));
@@ -220,7 +208,7 @@ impl Sim {
 
     fn reply(&mut self) {
         let written = self.ids(|call| matches!(call, Call::Written { .. }));
-        let Some(id) = self.random.pick(&written) else {
+        let Some(id) = pick(&mut self.random, &written) else {
             return;
         };
         let (lock, call) = self.calls[&id].clone();
@@ -239,7 +227,7 @@ impl Sim {
         let tokens = self.truth.tokens(lock);
         // Mostly the holder releases; now and then a waiter cancels or expires.
         let token = match self.random.below(3) {
-            0 => self.random.pick(&tokens),
+            0 => pick(&mut self.random, &tokens),
             _ => tokens.first().copied(),
         };
         let Some(token) = token else { return };
@@ -283,7 +271,7 @@ impl Sim {
     fn read(&mut self) {
         let is_unknown = |id: &WaitId| self.mirror.verdict(*id) == Verdict::Unknown;
         let unknown: Vec<WaitId> = self.calls.keys().copied().filter(is_unknown).collect();
-        if let Some(id) = self.random.pick(&unknown) {
+        if let Some(id) = pick(&mut self.random, &unknown) {
             self.read_for(id);
         }
     }

@@ -45,15 +45,19 @@ pub async fn run(args: ProxyArgs) -> Result<u8, Failure> {
 /// Makes the schema of each Postgres listener.
 #[cfg(feature = "postgres")]
 async fn install(config: &ProxyConfig) -> Result<u8, Failure> {
-    if config.postgres.is_empty() {
+    if config.postgres.iter().all(|it| it.control.is_none()) {
         return nothing_to_install();
     }
     for listener in &config.postgres {
         let name = &listener.name;
+        // Without a role nothing is guarded, and nothing kept.
+        let Some(control) = &listener.control else {
+            continue;
+        };
         crate::proxy::postgres::fence_store::install(listener)
             .await
             .map_err(|error| Failure::because(format!("listener {name:?}"), error))?;
-        let database = &listener.control.database;
+        let database = &control.database;
         print_line(&format!("{name}: schema ringfence in database {database}"))?;
     }
     Ok(exit::OK)

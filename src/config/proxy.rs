@@ -1,6 +1,7 @@
 //! The proxy's file.
 
 mod etcd;
+mod every_listener;
 mod listener;
 #[cfg(feature = "postgres")]
 mod postgres;

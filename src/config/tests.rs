@@ -353,12 +353,27 @@ table = "public.orders"
             password: None,
             database: "postgres".to_owned(),
         };
-        assert_eq!(listener.control, control);
+        assert_eq!(listener.control, Some(control));
         assert_eq!(listener.rules.unmatched(), Unmatched::Pass);
         assert_eq!(listener.upstream_tls.mode, UpstreamTlsMode::Prefer);
         assert_eq!(listener.terminate_after, Duration::from_secs(1));
         assert!(listener.tls.is_none());
         assert!(!format!("{listener:?}").contains("password"));
+    }
+
+    #[test]
+    fn only_a_listener_that_guards_something_needs_a_control_role() {
+        let control = "[listener.control]\nuser = \"ringfence\"\n";
+        assert!(errors(control, "").contains("control"));
+        let rule = "[[listener.rule]]\nlock = \"orders\"\ntable = \"public.orders\"\n";
+        let open = POSTGRES.replacen(rule, "", 1);
+        let parse = |text: &str| ProxyConfig::parse(text);
+        let with = parse(&open).unwrap();
+        assert!(with.postgres[0].control.is_some());
+        let open = open.replacen(control, "", 1);
+        assert_eq!(parse(&open).unwrap().postgres[0].control, None);
+        let rejects = open.replacen("upstream = ", "unmatched = \"reject\"\nupstream = ", 1);
+        assert!(parse(&rejects).unwrap_err().to_string().contains("control"));
     }
 
     #[test]

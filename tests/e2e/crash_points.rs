@@ -165,7 +165,7 @@ impl Stage {
 
     /// Plays one holder's story with a kill at the Nth call; whether the kill came.
     fn play(&mut self, calls: &str, nth: usize) -> bool {
-        let killer = Killer::attach(self.proxy.process.id(), calls, nth);
+        let killer = Killer::attach(self.proxy.process.pid(), calls, nth);
         let url = self.proxy.url("/orders/1");
         let (lockd, proxy) = (&self.lockd, &mut self.proxy);
         let (story, killed) = std::thread::scope(|scope| {

@@ -11,6 +11,8 @@ mod crash_points;
 mod disk;
 mod lockds;
 mod paused_writer;
+#[path = "../support/process.rs"]
+mod process;
 mod proxies;
 mod stack;
 mod wire;

@@ -6,19 +6,24 @@ mod client;
 mod drivers;
 mod escapes;
 mod fenced;
+mod foreign;
 mod held;
 mod hidden;
 mod odd;
 mod peers;
 #[path = "../support/postgres/mod.rs"]
 mod postgres;
+mod prepared;
+#[path = "../support/process.rs"]
 mod process;
 mod races;
 #[path = "../support/random.rs"]
 mod random;
+mod reading;
 mod restart;
 mod revoked;
 mod scope;
+mod snapshot;
 mod stack;
 mod tamper;
 mod tls;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::client::Client;
-use crate::client::send::{query, run, sync};
+use crate::client::send::{copy_data, copy_done, flush, query, run, sync};
+use crate::client::{Client, cancel};
 use crate::stack::eventually;
 use crate::world::{WRITE, World};
 
@@ -113,11 +113,10 @@ fn a_running_statement_is_cancelled_and_its_transaction_rolled_back() {
     }
 }
 
-#[test]
-fn a_statement_that_cannot_be_cancelled_ends_with_its_session() {
-    let world = World::new();
-    let mut direct = world.direct();
-    direct
+/// A function that no cancel request ends.
+fn make_stubborn(world: &World) {
+    world
+        .direct()
         .query(
             "CREATE FUNCTION stubborn() RETURNS void LANGUAGE plpgsql AS $$BEGIN \
              UPDATE orders SET note = 'stubborn'; \
@@ -125,6 +124,12 @@ fn a_statement_that_cannot_be_cancelled_ends_with_its_session() {
              EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END$$",
         )
         .ok();
+}
+
+#[test]
+fn a_statement_that_cannot_be_cancelled_ends_with_its_session() {
+    let world = World::new();
+    make_stubborn(&world);
     let mut old = world.proxy.holder(1);
     old.send(&query("SELECT stubborn()"));
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
@@ -134,6 +139,34 @@ fn a_statement_that_cannot_be_cancelled_ends_with_its_session() {
     assert_eq!(admin.query(sleeping).value(), "0");
     let told = old.answer();
     assert_eq!(told.status, 0, "{told:?}");
+    assert_eq!(world.order(), "first");
+}
+
+#[test]
+fn a_statement_that_waits_for_the_seal_is_cancelled_by_its_client() {
+    let late = "terminate_after = \"60s\"\nadmit_deadline = \"60s\"";
+    let world = World::with(|setup| setup.with(late));
+    make_stubborn(&world);
+    let mut old = world.proxy.holder(1);
+    old.send(&query("SELECT stubborn()"));
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    let mut admin = world.admin();
+    eventually("the statement", || admin.query(sleeping).value() == "1");
+    let mut new = world.proxy.holder(2);
+    let extended = [run("SELECT 1", &[]), sync()].concat();
+    for (round, waits) in [query("SELECT 1"), extended].into_iter().enumerate() {
+        new.send(&waits);
+        // It must have come to the gate, as a statement must have begun at a server.
+        new.hears_nothing(Duration::from_millis(300));
+        let started = Instant::now();
+        cancel(world.proxy.address(), &new.key);
+        let told = new.answer();
+        assert_eq!((told.code(), told.status), ("57014", b'I'), "{told:?}");
+        assert!(started.elapsed() < Duration::from_secs(10), "round {round}");
+    }
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    admin.query(end).ok();
+    new.query("SELECT 1").ok();
     assert_eq!(world.order(), "first");
 }
 
@@ -227,4 +260,79 @@ fn readers_and_writers_of_one_token_go_on_beside_each_other() {
         world.direct().query("SELECT count(*) FROM plain").value(),
         "5"
     );
+}
+
+/// So long that nothing of a test may wait for it.
+const PATIENT: &str = "terminate_after = \"60s\"\nadmit_deadline = \"20s\"";
+
+#[test]
+fn a_pipeline_that_waits_for_its_sync_ends_without_its_session() {
+    let world = World::with(|setup| setup.with(PATIENT));
+    for (token, flushes) in [(1, true), (3, false)] {
+        let mut old = world.proxy.holder(token);
+        let pid = old.backend_pid();
+        old.send(&run(WRITE, &[]));
+        if flushes {
+            old.send(&flush());
+            old.read_until(b'C');
+        } else {
+            let written = "SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid'";
+            let mut admin = world.admin();
+            eventually("the write", || admin.query(written).value() != "0");
+        }
+        let mut new = seal(&world, token + 1);
+        // Its row is free.
+        new.query(LATE).ok();
+        let told = old.ask(&[run(WRITE, &[]), sync()].concat());
+        assert_eq!(told.refused("RF001").json()["code"], "stale");
+        assert_eq!((told.faults.len(), told.status), (1, b'I'), "{told:?}");
+        old.query("SET ringfence.token = ''").ok();
+        assert_eq!(old.backend_pid(), pid);
+        assert_eq!(world.order(), "late");
+        world
+            .direct()
+            .query("UPDATE orders SET note = 'first'")
+            .ok();
+    }
+}
+
+#[test]
+fn a_failed_pipeline_of_a_block_ends_without_its_session() {
+    let world = World::with(|setup| setup.with(PATIENT));
+    let mut old = world.proxy.holder(1);
+    let pid = old.backend_pid();
+    old.query(&format!("BEGIN; {WRITE}; SAVEPOINT a")).ok();
+    old.send(&[run("SELECT 1/0", &[]), flush()].concat());
+    let failed = old.read_until(b'E');
+    assert!(format!("{failed:?}").contains("22012"));
+    let mut new = seal(&world, 2);
+    new.query(LATE).ok();
+    // The rest of it is skipped, as the server would have done.
+    let told = old.ask(&[run(WRITE, &[]), sync()].concat());
+    assert_eq!((told.code(), told.status), ("", b'E'), "{told:?}");
+    let told = old.query("ROLLBACK TO a");
+    assert_ne!(told.code(), "");
+    assert_eq!(told.status, b'E');
+    old.query("ROLLBACK").ok();
+    old.query("SELECT 1").refused("RF001");
+    old.query("SET ringfence.token = ''").ok();
+    assert_eq!(old.backend_pid(), pid);
+    assert_eq!(world.order(), "late");
+}
+
+#[test]
+fn a_copy_in_a_pipeline_ends_without_its_session() {
+    let world = World::with(|setup| setup.with(PATIENT));
+    let mut old = world.proxy.holder(1);
+    let pid = old.backend_pid();
+    old.send(&[run("COPY plain FROM STDIN", &[]), flush()].concat());
+    old.read_until(b'G');
+    old.send(&copy_data(b"1\tx\n"));
+    let _new = seal(&world, 2);
+    let told = old.ask(&[copy_data(b"2\tx\n"), copy_done(), sync()].concat());
+    assert_ne!(told.code(), "");
+    assert_eq!(told.status, b'I', "{told:?}");
+    old.query("SET ringfence.token = ''").ok();
+    assert_eq!(old.backend_pid(), pid);
+    assert_eq!(old.query("SELECT count(*) FROM plain").value(), "0");
 }

@@ -39,6 +39,8 @@ pub struct Setup {
     pub key: Arc<SigningKey>,
     /// Tables of the file.
     pub tables: String,
+    /// Its listeners have no control role.
+    pub without_control: bool,
     pub listeners: Vec<Listener>,
 }
 
@@ -50,6 +52,7 @@ impl Setup {
             upstream,
             key: Arc::new(SigningKey::generate()),
             tables: String::new(),
+            without_control: false,
             listeners: vec![Listener {
                 name: "main",
                 lines: String::new(),
@@ -97,10 +100,15 @@ impl Setup {
         for (listener, address) in self.listeners.iter().zip(addresses) {
             text += &format!(
                 "[[listener]]\nname = {:?}\nprotocol = \"postgres\"\nlisten = \"{address}\"\n\
-                 upstream = \"{}\"\n{}\n{}\n\
-                 [listener.control]\nuser = {:?}\npassword_file = {password:?}\n",
-                listener.name, self.upstream, listener.lines, listener.rules, CONTROL.0,
+                 upstream = \"{}\"\n{}\n{}\n",
+                listener.name, self.upstream, listener.lines, listener.rules,
             );
+            if !self.without_control {
+                text += &format!(
+                    "[listener.control]\nuser = {:?}\npassword_file = {password:?}\n",
+                    CONTROL.0,
+                );
+            }
         }
         text
     }

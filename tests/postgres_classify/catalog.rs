@@ -63,7 +63,8 @@ const CASTS: &str = "SELECT DISTINCT t.typname FROM pg_cast c JOIN pg_proc p ON 
 
 fn kind(relkind: &str) -> RelationKind {
     match relkind {
-        "r" | "p" | "f" => RelationKind::Table,
+        "r" | "p" => RelationKind::Table,
+        "f" => RelationKind::ForeignTable,
         "v" => RelationKind::View,
         "m" => RelationKind::MaterializedView,
         "S" => RelationKind::Sequence,
@@ -121,5 +122,6 @@ pub fn load(client: &mut Client) -> Catalog {
         functions,
         acting_operators: names(OPERATORS),
         acting_casts: names(CASTS),
+        ..CatalogParts::default()
     })
 }

@@ -8,9 +8,11 @@
 
 mod catalog;
 mod pipeline;
+#[path = "../support/random.rs"]
 mod random;
 mod scope;
 mod server;
+mod sqlsmith;
 mod statements;
 
 use ringfence::protocol::Unmatched;

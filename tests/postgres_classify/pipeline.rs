@@ -3,8 +3,8 @@
 
 use ringfence::protocol::postgres::classify::{Isolation, Lexing, classify};
 use ringfence::protocol::postgres::frame::{
-    BackendMessage, ClosedKind, TransactionStatus, bind, close_statement, error_response, message,
-    parse, query, sync,
+    BackendMessage, BindHead, ClosedKind, TransactionStatus, bind, close_statement, error_response,
+    message, parse, query, sync,
 };
 use ringfence::protocol::postgres::session::{Considered, Deliver, Message, Session};
 use ringfence::protocol::postgres::ticket::Tickets;
@@ -82,7 +82,12 @@ impl Proxied {
         let classified = classify(text.as_bytes(), Lexing::CERTAIN);
         let sent = Message::Parse(b"", text.as_bytes(), &classified);
         self.carry(sent, &parse(b"", text.as_bytes()), false);
-        self.carry(Message::BindHead(b"", b""), &bind(b"", b""), false);
+        let head = BindHead {
+            portal: b"",
+            statement: b"",
+            has_values: false,
+        };
+        self.carry(Message::BindHead(head), &bind(b"", b""), false);
         self.carry(
             Message::Execute(b""),
             &message(b'E', &[0; 5]),
@@ -95,7 +100,8 @@ impl Proxied {
         let classified = classify(text.as_bytes(), Lexing::CERTAIN);
         let sent = Message::Parse(b"named", text.as_bytes(), &classified);
         self.carry(sent, &parse(b"named", text.as_bytes()), false);
-        self.carry(Message::Describe, &message(b'D', b"Snamed\0"), false);
+        let described = Message::Describe(ClosedKind::Statement, b"named");
+        self.carry(described, &message(b'D', b"Snamed\0"), false);
         if self.random.below(2) == 0 {
             let sent = Message::Close(ClosedKind::Statement, b"named");
             self.carry(sent, &close_statement(b"named"), false);

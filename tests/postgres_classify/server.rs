@@ -104,6 +104,11 @@ impl Server {
         Server { child, folder }
     }
 
+    /// Where its socket is.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }

@@ -134,6 +134,53 @@ async fn what_acts_behind_other_names_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_acts_where_nothing_is_written_is_known() {
+    let server = Postgres::start();
+    let app = Session::connect(&server).await;
+    app.run(
+        "CREATE TABLE log (n int); CREATE SCHEMA free; SET search_path = free, public; \
+         CREATE FUNCTION vol(n int) RETURNS bool LANGUAGE sql \
+         AS 'INSERT INTO public.log VALUES (n) RETURNING true'; \
+         CREATE DOMAIN d AS int CHECK (vol(VALUE)); CREATE TYPE pair AS (a d, b int); \
+         CREATE TABLE rows (a d); CREATE TYPE span AS RANGE (subtype = d); \
+         CREATE FUNCTION takes(pair) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 1'; \
+         CREATE FUNCTION eq(int, int) RETURNS bool IMMUTABLE LANGUAGE sql AS 'SELECT true'; \
+         CREATE FUNCTION ne(int, int) RETURNS bool LANGUAGE sql AS 'SELECT vol(1)'; \
+         CREATE OPERATOR <+> (FUNCTION = eq, LEFTARG = int, RIGHTARG = int, NEGATOR = <->); \
+         CREATE OPERATOR <-> (FUNCTION = ne, LEFTARG = int, RIGHTARG = int, NEGATOR = <+>); \
+         CREATE MATERIALIZED VIEW m AS SELECT vol(1) WITH NO DATA",
+    )
+    .await;
+    let catalog = database(&server, HOUR).get().await.unwrap();
+    for statement in [
+        "SELECT '{1}'::free.d[]",
+        "SELECT '{1}'::free._d",
+        "SELECT '(1,2)'::free.pair",
+        "SELECT ROW(1)::free.rows",
+        "SELECT '[1,2)'::free.span",
+        "SELECT free.takes(NULL)",
+        "SELECT 1 OPERATOR(free.<+>) 2",
+        "REFRESH MATERIALIZED VIEW free.m",
+        "CREATE TRIGGER t BEFORE INSERT ON free.rows EXECUTE FUNCTION free.vol()",
+    ] {
+        let found = needs(&catalog, statement);
+        assert!(found.everything.is_some(), "{statement}: {found:?}");
+    }
+    assert!(catalog.reading_values_acts());
+    let plain = needs(&catalog, "SELECT n + 1, n::text FROM log");
+    assert_eq!(plain.required, Required::Read);
+    // A cast that is not written.
+    app.run(
+        "CREATE FUNCTION free.cast(free.pair) RETURNS int LANGUAGE sql AS 'SELECT 1'; \
+         CREATE CAST (free.pair AS int) WITH FUNCTION free.cast AS IMPLICIT",
+    )
+    .await;
+    let catalog = database(&server, HOUR).get().await.unwrap();
+    assert!(needs(&catalog, "SELECT n FROM log").everything.is_some());
+    assert!(needs(&catalog, "SELECT 1").everything.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn it_is_kept_until_it_is_outdated() {
     let server = Postgres::start();
     let app = Session::connect(&server).await;

@@ -9,9 +9,13 @@ use ringfence::proxy::floors::BackendFloors;
 use ringfence::proxy::gates::{Gates, LastGate};
 use ringfence::proxy::postgres::control::Control;
 use ringfence::proxy::postgres::fence_store::{FenceStore, InstallError, install};
+use ringfence::proxy::postgres::prepared::Prepared;
+use rustix::process::Signal;
 use tokio::time::Instant;
 
-use crate::fixture::{PATIENCE, Session, Store, claim, config_as, control_of, eventually, soon};
+use crate::fixture::{
+    PATIENCE, Session, Store, claim, config_as, control_of, eventually, lock, soon,
+};
 use crate::postgres::{APP, CONTROL, Postgres};
 
 const BACKEND_STORE: &str = "[watermarks]\nstore = \"backend\"";
@@ -19,7 +23,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 fn config(server: &Postgres) -> PostgresListenerConfig {
     let mut config = config_as(server, CONTROL, BACKEND_STORE);
-    config.control.database = APP.to_owned();
+    config.control.as_mut().unwrap().database = APP.to_owned();
     config
 }
 
@@ -205,6 +209,107 @@ async fn a_seal_and_a_close_at_one_proxy_count_at_every_other() {
     assert_eq!(one.hold(&a, 8).await, Err(Code::Stale));
     assert_eq!(one.hold(&a, 9).await, Ok(()));
     assert!(a.answers().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_that_has_closed_the_lock_gives_it_up() {
+    let (server, admin) = installed().await;
+    let controls = async || {
+        let listed =
+            "SELECT pid FROM pg_stat_activity WHERE application_name = 'ringfence control'";
+        let rows = admin.client.query(listed, &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect::<Vec<i32>>()
+    };
+    eventually("the installer is gone", async || {
+        controls().await.is_empty()
+    })
+    .await;
+    let closed = Proxy::new(&server, LONG);
+    let (a, b) = (
+        Session::connect(&server).await,
+        Session::connect(&server).await,
+    );
+    assert_eq!(closed.hold(&a, 7).await, Ok(()));
+    // The close is known to this proxy alone: its connection is lost before the server hears of it.
+    let pid = controls().await[0];
+    server.signal(pid, Signal::STOP);
+    let deadline = Instant::now() + Duration::from_millis(100);
+    let late = closed.gates.close(&claim("a", 20), deadline).await;
+    assert_eq!(late.unwrap_err().code, Code::Busy);
+    server.signal(pid, Signal::TERM);
+    server.signal(pid, Signal::CONT);
+    eventually("it is gone", async || controls().await.is_empty()).await;
+    let other = Proxy::new(&server, LONG).run();
+    let closed = closed.run();
+    // It gives its session up, and makes up for the close.
+    assert_eq!(other.hold(&b, 8).await, Err(Code::Stale));
+    let left = "SELECT count(*) FROM ringfence.session WHERE token < 8";
+    let left = admin.client.query_one(left, &[]).await.unwrap();
+    assert_eq!(left.get::<_, i64>(0), 0);
+    assert_eq!(other.hold(&b, 21).await, Ok(()));
+    // Nothing had to be terminated.
+    assert!(a.answers().await && b.answers().await);
+    assert_eq!(closed.hold(&a, 9).await, Err(Code::Stale));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_prepared_transactions_are_every_proxys() {
+    let (server, admin) = installed().await;
+    let one = Proxy::new(&server, LONG).run();
+    let mut other = Proxy::new(&server, LONG);
+    let a = Session::connect(&server).await;
+    let id = a.id(&one.control).await;
+    let shared = |proxy: &mut Proxy| {
+        let watermarks = proxy._store.open().0;
+        Prepared::kept_by(
+            Some(proxy.fence.clone()),
+            "db".to_owned(),
+            watermarks,
+            vec![],
+        )
+    };
+    let (here, there) = {
+        let mut again = Proxy::new(&server, LONG);
+        (shared(&mut again), shared(&mut other))
+    };
+    let used = here.record("x", &[claim("a", 7)], Some(&id)).await.unwrap();
+    let known = there.ask("x").await.unwrap().unwrap();
+    assert_eq!(known.locks, [lock("a")]);
+    assert_eq!(there.ask("y").await.unwrap(), None);
+    // The name is used again by another proxy, and this use fails.
+    let again = there
+        .record("x", &[claim("b", 7)], Some(&id))
+        .await
+        .unwrap();
+    let both = here.ask("x").await.unwrap().unwrap();
+    assert_eq!(both.locks, [lock("a"), lock("b")]);
+    there.failed("x", again);
+    eventually("it is taken back", async || {
+        here.ask("x").await.unwrap().unwrap().locks == [lock("a")]
+    })
+    .await;
+    there.ended("x", known.last);
+    eventually("it has ended", async || {
+        here.ask("x").await.unwrap().is_none()
+    })
+    .await;
+    assert_ne!(used, again);
+    // What was never prepared goes when its session has ended; what is prepared stays.
+    a.run("BEGIN; CREATE TABLE t (a int)").await;
+    for name in ["kept", "never"] {
+        here.record(name, &[claim("a", 7)], Some(&id))
+            .await
+            .unwrap();
+    }
+    a.run("PREPARE TRANSACTION 'kept'").await;
+    admin.run("SELECT ringfence.forget_unprepared()").await;
+    assert!(here.ask("never").await.unwrap().is_some());
+    drop(a);
+    eventually("it is forgotten", async || {
+        here.ask("never").await.unwrap().is_none()
+    })
+    .await;
+    assert!(here.ask("kept").await.unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]

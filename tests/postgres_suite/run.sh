@@ -30,7 +30,7 @@ fetch() {
     local keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror
     # Where this machine's packages come from: their sources are there too.
     mirror="${RINGFENCE_DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' \
-        'Codename: bookworm' 'Component: main' | sort -u | head -n1)}"
+        'Codename: bookworm' 'Component: main' | sort -u | sed -n 1p)}"
     printf 'Types: deb deb-src\nURIs: %s\nSuites: bookworm\nComponents: main\nSigned-By: %s\n' \
         "$mirror" "$keyring" >apt/debian.sources
     local options=(-qq -o "Dir::Etc::sourcelist=$work/apt/debian.sources"

@@ -5,6 +5,7 @@ mod durability;
 mod exchange;
 mod fence;
 mod http2;
+mod listeners;
 mod lockd;
 mod streamed;
 mod support;

@@ -304,9 +304,10 @@ fn an_empty_key_is_a_key() {
 }
 
 /// Memory that a process has now, in kB (proc(5), VmRSS).
+/// Without the pages of the program itself, which come in as it is used.
 fn resident_kb(pid: u32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|it| it.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|it| it.strip_prefix("RssAnon:"));
     let words = line.unwrap().split_whitespace().next().unwrap();
     words.parse().unwrap()
 }

@@ -5,9 +5,12 @@ mod clients;
 mod fenced;
 mod hidden;
 mod known_faults;
+mod lanes;
 mod observed;
 mod order;
 mod pipelines;
+#[path = "../support/process.rs"]
+mod process;
 mod relay;
 mod restart;
 mod revoked;

@@ -62,7 +62,7 @@ fn a_blocked_pop_of_the_older_holder_never_pops() {
 /// Sends INCR until the connection ends or refuses.
 fn increment(mut client: Client, ended: &AtomicBool) {
     let batch: Vec<u8> = (0..50).flat_map(|_| encode(&["INCR", "job:1:n"])).collect();
-    'all: while client.try_send_bytes(&batch) {
+    'all: while !ended.load(Ordering::SeqCst) && client.try_send_bytes(&batch) {
         for _ in 0..50 {
             match client.try_read() {
                 Some(Value::Int(_)) => {}
@@ -73,11 +73,23 @@ fn increment(mut client: Client, ended: &AtomicBool) {
     ended.store(true, Ordering::SeqCst);
 }
 
+/// Ends what still writes when a test fails, so that it tells why.
+pub struct EndOnPanic<'e>(pub &'e AtomicBool);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
 pub fn race(old: Client, seal: impl FnOnce() -> Client, direct: &mut Client) {
     let ended = AtomicBool::new(false);
     let before = count(direct);
     std::thread::scope(|scope| {
         scope.spawn(|| increment(old, &ended));
+        let _end = EndOnPanic(&ended);
         eventually("increments", || count(direct) > before);
         let mut new = seal();
         let sealed = count(&mut new);

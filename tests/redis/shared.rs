@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use redis::Value;
 use ringfence::lock_name::LockName;
@@ -9,11 +10,12 @@ use ringfence::proto::fence_service_client::FenceServiceClient;
 use ringfence::proto::{CloseRequest, SealRequest};
 use ringfence::ticket::{Action, Order};
 use ringfence::token::Token;
+use tonic::Code;
 
 use crate::client::{bulk, code, ok};
 use crate::relay::Relay;
 use crate::revoked::{race, wait_until_blocked};
-use crate::stack::{Proxy, Redis, Setup, eventually, tries};
+use crate::stack::{PATIENCE, Proxy, Redis, Setup, eventually, tries};
 
 const BACKEND: &str = "[watermarks]\nstore = \"backend\"\n";
 
@@ -72,7 +74,12 @@ fn order(proxy: &Proxy, action: Action, token: u64) {
         match action {
             Action::Seal => {
                 let seal = SealRequest { authority, wait_ms };
-                drop(fence.seal(seal).await.unwrap());
+                let until = Instant::now() + PATIENCE;
+                // On a busy machine it may take longer than one try.
+                while let Err(status) = fence.seal(seal.clone()).await {
+                    let again = status.code() == Code::Unavailable && Instant::now() < until;
+                    assert!(again, "{status}");
+                }
             }
             Action::Close => {
                 let close = CloseRequest { authority, wait_ms };

@@ -1,125 +1,23 @@
 //! Real processes on free ports with folders of their own, ended with the test: redis-server, and
 //! the proxy before it.
 
-use std::fs::File;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ringfence::lock_name::LockName;
 use ringfence::ticket::{SealScope, SigningKey, Ticket};
 use ringfence::token::Token;
 
-use crate::client::{Client, ok};
-
-/// How long anything that must come may take.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Waits until the condition holds.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < until, "never came: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
+use crate::client::{Client, code, ok};
+pub use crate::process::{PATIENCE, Process, eventually, free_address};
 
 /// How often a race is tried: `RINGFENCE_RACE_TRIES`, or this.
 pub fn tries(default: usize) -> usize {
     let given = std::env::var("RINGFENCE_RACE_TRIES").ok();
     given.map_or(default, |text| text.parse().expect("a number of tries"))
-}
-
-pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-}
-
-/// A child process that ends with the test.
-pub struct Process {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Process {
-    pub fn spawn(command: &mut Command, log: PathBuf) -> Process {
-        let out = File::options()
-            .create(true)
-            .append(true)
-            .open(&log)
-            .unwrap();
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(out.try_clone().unwrap())
-            .stderr(out)
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
-        Process { child, log }
-    }
-
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// Sends a signal by its name, such as `STOP`.
-    pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let _ = Command::new("kill")
-            .arg(format!("-{name}"))
-            .arg(pid)
-            .status();
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// SIGKILL, and waits.
-    pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    /// Waits for an end that comes by itself. True: with success.
-    pub fn wait(&mut self) -> bool {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.success();
-            }
-            assert!(Instant::now() < until, "does not end:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn wait_for_port(&mut self, address: SocketAddr) {
-        let until = Instant::now() + PATIENCE;
-        while TcpStream::connect(address).is_err() {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                panic!("ended with {status}:\n{}", self.log());
-            }
-            assert!(
-                Instant::now() < until,
-                "no listener at {address}:\n{}",
-                self.log()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.signal("CONT");
-        self.kill();
-        if std::thread::panicking() {
-            eprintln!("--- {}\n{}", self.log.display(), self.log());
-        }
-    }
 }
 
 /// A redis-server with nothing in it.
@@ -347,11 +245,18 @@ impl Proxy {
         sign(&self.key, "job/1", token)
     }
 
-    /// A client whose connection presents this token for the lock `job/1`.
+    /// A client whose connection presents this token for the lock `job/1`. On a busy machine a seal
+    /// may take longer than one try.
     pub fn holder(&self, token: u64) -> Client {
         let mut client = self.client();
-        let sealed = client.call(&["FENCE", "SET", &self.ticket(token)]);
-        assert_eq!(sealed, ok(), "token {token}");
-        client
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let sealed = client.call(&["FENCE", "SET", &self.ticket(token)]);
+            if sealed == ok() {
+                return client;
+            }
+            let again = code(&sealed) == "FENCEBUSY" && Instant::now() < until;
+            assert!(again, "token {token}: {sealed:?}");
+        }
     }
 }

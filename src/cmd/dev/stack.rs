@@ -388,7 +388,7 @@ mod tests {
         let text = proxy_config(&options, address, address);
         let text = text + &postgres_listener(&options).unwrap();
         let config = ProxyConfig::parse(&text).unwrap();
-        let control = &config.postgres[0].control;
+        let control = config.postgres[0].control.as_ref().unwrap();
         assert_eq!(control.user, "a \"quoted\" role");
         assert_eq!(control.password.as_deref(), Some("secret"));
         assert!(!text.contains("secret"));

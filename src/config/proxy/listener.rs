@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::etcd::{read_backend_user, read_etcd};
+use super::every_listener::read_common;
 use crate::config::reader::{Found, Report, Table};
-use crate::config::values::{check_host_port, check_instance, is_host};
+use crate::config::values::is_host;
 use crate::protocol::etcd::{EtcdRule, EtcdRules};
 use crate::protocol::http::{HttpRule, HttpRules};
 use crate::protocol::pattern::InvalidPattern;
@@ -121,10 +122,9 @@ impl Default for Limits {
 
 const HOUR: Duration = Duration::from_secs(3600);
 const IN_DOUBT_HOLD_DEFAULT: Duration = Duration::from_secs(30);
-const ADMIT_DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
 pub(super) const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=HOUR;
 
-const PROTOCOLS: &str = "\"http\", \"s3\", \"redis\", \"postgres\" or \"etcd\"";
+pub(super) const PROTOCOLS: &str = "\"http\", \"s3\", \"redis\", \"postgres\" or \"etcd\"";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
@@ -142,32 +142,16 @@ pub(super) fn read_listener(
     mut table: Table<'_, '_>,
 ) -> Option<Found<ListenerConfig>> {
     let t = &mut table;
-    let name = t.parsed(report, "name", "a name", check_instance);
-    let name = t.require(report, "name", name);
-    let protocol = t.parsed(report, "protocol", PROTOCOLS, check_protocol);
-    let protocol = t.require(report, "protocol", protocol);
-    let listen = t.address(report, "listen");
-    let listen = t.require(report, "listen", listen);
-    let upstream = t.parsed(report, "upstream", "host:port", check_host_port);
-    let upstream = t.require(report, "upstream", upstream);
-    let trust = [("signed", Trust::Signed), ("unsigned", Trust::Unsigned)];
-    let trust = t.choice(report, "trust", &trust);
-    let mode = t.choice(
-        report,
-        "mode",
-        &[("enforce", Mode::Enforce), ("observe", Mode::Observe)],
-    );
-    let unmatched = [("pass", Unmatched::Pass), ("reject", Unmatched::Reject)];
-    let unmatched = t.choice(report, "unmatched", &unmatched);
+    let common = read_common(report, t);
+    let protocol = common.protocol.as_ref();
     let hold = t.duration(report, "in_doubt_hold", Duration::ZERO..=24 * HOUR);
     let truncated = [
         ("held", TruncatedBody::Held),
         ("discarded", TruncatedBody::Discarded),
     ];
     let truncated = t.choice(report, "truncated_body", &truncated);
-    let deadline = t.duration(report, "admit_deadline", TIMEOUTS);
-    let virtual_hosts = read_virtual_hosts(report, t, protocol.as_ref());
-    let etcd = read_etcd(report, t, protocol.as_ref());
+    let virtual_hosts = read_virtual_hosts(report, t, protocol);
+    let etcd = read_etcd(report, t, protocol);
     let is_etcd = etcd.is_some();
     let backend_user = if is_etcd {
         read_backend_user(report, t)
@@ -178,28 +162,27 @@ pub(super) fn read_listener(
     let rules = read_rules(
         report,
         t,
-        protocol.as_ref().map(|found| found.value),
+        protocol.map(|found| found.value),
         &virtual_hosts,
         etcd,
-        value_or_default(unmatched),
+        common.unmatched,
     );
     let at = t.at();
     table.finish(report);
-    let (host, port) = upstream?.value;
     let value = ListenerConfig {
-        name: name?.value,
+        name: common.name?,
         rules: rules?,
-        listen: listen?.value,
-        upstream: Upstream { host, port },
-        trust: value_or_default(trust),
-        mode: value_or_default(mode),
+        listen: common.listen?,
+        upstream: common.upstream?,
+        trust: common.trust,
+        mode: common.mode,
         in_doubt_hold: match is_etcd {
             // The check rides inside of etcd's own transaction: nothing is ever in doubt.
             true => Duration::ZERO,
             false => hold.map_or(IN_DOUBT_HOLD_DEFAULT, |found| found.value),
         },
         truncated_body: value_or_default(truncated),
-        admit_deadline: deadline.map_or(ADMIT_DEADLINE_DEFAULT, |found| found.value),
+        admit_deadline: common.admit_deadline,
         backend_user,
         limits,
     };

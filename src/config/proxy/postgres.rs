@@ -5,13 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::WatermarkStore;
-use super::listener::{
-    Mode, TIMEOUTS, Trust, Upstream, check_protocol, read_lock, taken, value_or_default,
-};
+use super::every_listener::{read_common, read_password};
+use super::listener::{Mode, TIMEOUTS, Trust, Upstream, read_lock, taken, value_or_default};
 use crate::config::reader::{Found, Report, Table};
-use crate::config::values::{check_host_port, check_instance};
 use crate::protocol::Unmatched;
-use crate::protocol::postgres::resolve::{PostgresRule, PostgresRules};
+use crate::protocol::postgres::resolve::{ForeignWrites, PostgresRule, PostgresRules};
 
 /// One port before a Postgres server.
 #[derive(Clone, Debug)]
@@ -30,8 +28,8 @@ pub struct PostgresListenerConfig {
     pub tls: Option<ClientTls>,
     /// TLS with the server.
     pub upstream_tls: UpstreamTls,
-    /// As whom the proxy itself connects.
-    pub control: ControlRole,
+    /// As whom the proxy itself connects; `None` where nothing is guarded.
+    pub control: Option<ControlRole>,
     /// Which tickets are taken.
     pub trust: Trust,
     /// Whether refusals are carried out.
@@ -152,7 +150,6 @@ impl Default for PostgresLimits {
     }
 }
 
-const ADMIT_DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
 const CANCEL_AFTER_DEFAULT: Duration = Duration::from_millis(50);
 const TERMINATE_AFTER_DEFAULT: Duration = Duration::from_secs(1);
 const CATALOG_AGE_DEFAULT: Duration = Duration::from_secs(30);
@@ -165,48 +162,42 @@ pub(super) fn read_postgres_listener(
     store: WatermarkStore,
 ) -> Option<Found<PostgresListenerConfig>> {
     let t = &mut table;
-    let name = t.parsed(report, "name", "a name", check_instance);
-    let name = t.require(report, "name", name);
-    let _ = t.parsed(report, "protocol", "a protocol", check_protocol);
-    let listen = t.address(report, "listen");
-    let listen = t.require(report, "listen", listen);
-    let upstream = t.parsed(report, "upstream", "host:port", check_host_port);
-    let upstream = t.require(report, "upstream", upstream);
+    let common = read_common(report, t);
     let paths = [
         ("direct", UpstreamPath::Direct),
         ("relayed", UpstreamPath::Relayed),
     ];
     let upstream_path = t.choice(report, "upstream_path", &paths);
-    let trust = [("signed", Trust::Signed), ("unsigned", Trust::Unsigned)];
-    let trust = t.choice(report, "trust", &trust);
-    let mode = [("enforce", Mode::Enforce), ("observe", Mode::Observe)];
-    let mode = t.choice(report, "mode", &mode);
-    let unmatched = [("pass", Unmatched::Pass), ("reject", Unmatched::Reject)];
-    let unmatched = value_or_default(t.choice(report, "unmatched", &unmatched));
     let replication = [("deny", Replication::Deny), ("pass", Replication::Pass)];
     let replication = t.choice(report, "replication", &replication);
+    let foreign = [
+        ("refuse", ForeignWrites::Refuse),
+        ("pass", ForeignWrites::Pass),
+    ];
+    let foreign_writes = value_or_default(t.choice(report, "foreign_writes", &foreign));
     let times = read_times(report, t);
     let tls = read_tls(report, t);
     let upstream_tls = read_upstream_tls(report, t);
-    let control = read_control(report, t);
     let limits = read_limits(report, t);
-    let rules = read_rules(report, t, unmatched);
+    let rules = read_rules(report, t, common.unmatched);
+    // With a rule that is wrong there is one.
+    let guards = rules.as_ref().is_none_or(PostgresRules::guards);
+    let control = read_control(report, t, guards);
     let at = t.at();
     table.finish(report);
-    let (host, port) = upstream?.value;
     let value = PostgresListenerConfig {
-        name: name?.value,
-        rules: rules?,
-        listen: listen?.value,
-        upstream: Upstream { host, port },
+        name: common.name?,
+        rules: rules?.with_foreign_writes(foreign_writes),
+        listen: common.listen?,
+        upstream: common.upstream?,
         upstream_path: value_or_default(upstream_path),
         tls: tls?,
         upstream_tls: upstream_tls?,
         control: control?,
-        trust: value_or_default(trust),
-        mode: value_or_default(mode),
+        trust: common.trust,
+        mode: common.mode,
         replication: value_or_default(replication),
-        admit_deadline: times.admit_deadline,
+        admit_deadline: common.admit_deadline,
         cancel_after: times.cancel_after,
         terminate_after: times.terminate_after,
         catalog_age_max: times.catalog_age_max,
@@ -217,7 +208,6 @@ pub(super) fn read_postgres_listener(
 }
 
 struct Times {
-    admit_deadline: Duration,
     cancel_after: Duration,
     terminate_after: Duration,
     catalog_age_max: Duration,
@@ -230,7 +220,6 @@ fn read_times(report: &mut Report<'_>, t: &mut Table<'_, '_>) -> Times {
         found.map_or(default, |it| it.value)
     };
     Times {
-        admit_deadline: read("admit_deadline", TIMEOUTS, ADMIT_DEADLINE_DEFAULT),
         cancel_after: read("cancel_after", patience.clone(), CANCEL_AFTER_DEFAULT),
         terminate_after: read("terminate_after", patience, TERMINATE_AFTER_DEFAULT),
         catalog_age_max: read("catalog_age_max", TIMEOUTS, CATALOG_AGE_DEFAULT),
@@ -292,30 +281,27 @@ fn read_upstream_tls(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> O
 }
 
 /// `[listener.control]`: who the proxy is for the server.
-fn read_control(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> Option<ControlRole> {
+/// The outer `None`: something in it is wrong, or it is missing where something is to be guarded.
+fn read_control(
+    report: &mut Report<'_>,
+    listener: &mut Table<'_, '_>,
+    guards: bool,
+) -> Option<Option<ControlRole>> {
+    if !guards && !listener.has("control") {
+        return Some(None);
+    }
     let table = listener.table(report, "control");
     let mut t = listener.require(report, "control", table)?;
     let user = t.text(report, "user", "a role's name");
     let user = t.require(report, "user", user);
-    // In a file of its own, so that the configuration can be shown.
-    let file = t.text(report, "password_file", "a file");
+    let password = read_password(report, &mut t);
     let database = t.text(report, "database", "a database's name");
     t.finish(report);
-    let password = match file {
-        None => None,
-        Some(file) => match std::fs::read_to_string(&file.value) {
-            Ok(text) => Some(text.trim_end_matches(['\r', '\n']).to_owned()),
-            Err(error) => {
-                report.error(file.at, format!("{:?} cannot be read: {error}", file.value));
-                return None;
-            }
-        },
-    };
-    Some(ControlRole {
+    Some(Some(ControlRole {
         user: user?.value,
-        password,
+        password: password?,
         database: database.map_or(CONTROL_DATABASE_DEFAULT.to_owned(), |it| it.value),
-    })
+    }))
 }
 
 fn read_limits(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> PostgresLimits {

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::WatermarkStore;
-use super::listener::{Mode, TIMEOUTS, Trust, Upstream, check_protocol, read_lock, taken};
+use super::every_listener::{read_common, read_password};
+use super::listener::{Mode, TIMEOUTS, Trust, Upstream, read_lock, taken};
 use crate::config::reader::{Found, Report, Table};
-use crate::config::values::{check_host_port, check_instance};
 use crate::protocol::Unmatched;
 use crate::protocol::redis::{RedisRule, RedisRules, Scripts};
 
@@ -31,6 +31,8 @@ pub struct RedisListenerConfig {
     pub admit_deadline: Duration,
     /// How long replies to an older token's commands are awaited before its connection is killed.
     pub revoke_patience: Duration,
+    /// Clients that hold the same tickets share a connection for short writes.
+    pub shares_connections: bool,
     /// Where the fence keys are, with `watermarks.store = "backend"`.
     pub fence_keys: Option<FenceKeysConfig>,
     /// Bounds.
@@ -83,7 +85,6 @@ impl Default for RedisLimits {
     }
 }
 
-const ADMIT_DEADLINE_DEFAULT: Duration = Duration::from_secs(5);
 /// Few clients go there.
 const FENCE_DATABASE_DEFAULT: u32 = 15;
 const REVOKE_PATIENCE_DEFAULT: Duration = Duration::from_millis(50);
@@ -95,38 +96,27 @@ pub(super) fn read_redis_listener(
     store: WatermarkStore,
 ) -> Option<Found<RedisListenerConfig>> {
     let t = &mut table;
-    let name = t.parsed(report, "name", "a name", check_instance);
-    let name = t.require(report, "name", name);
-    let _ = t.parsed(report, "protocol", "a protocol", check_protocol);
-    let listen = t.address(report, "listen");
-    let listen = t.require(report, "listen", listen);
-    let upstream = t.parsed(report, "upstream", "host:port", check_host_port);
-    let upstream = t.require(report, "upstream", upstream);
-    let trust = [("signed", Trust::Signed), ("unsigned", Trust::Unsigned)];
-    let trust = t.choice(report, "trust", &trust);
-    let mode = [("enforce", Mode::Enforce), ("observe", Mode::Observe)];
-    let mode = t.choice(report, "mode", &mode);
-    let unmatched = [("pass", Unmatched::Pass), ("reject", Unmatched::Reject)];
-    let unmatched = t.choice(report, "unmatched", &unmatched);
-    let deadline = t.duration(report, "admit_deadline", TIMEOUTS);
+    let common = read_common(report, t);
     let patience = t.duration(report, "revoke_patience", Duration::ZERO..=*TIMEOUTS.end());
+    let connections = [("shared", true), ("own", false)];
+    let connections = t.choice(report, "backend_connections", &connections);
     let control = read_control(report, t);
     let fence_keys = read_fence_keys(report, t, store);
     let limits = read_limits(report, t);
-    let rules = read_rules(report, t, unmatched.map(|it| it.value).unwrap_or_default());
+    let rules = read_rules(report, t, common.unmatched);
     let at = t.at();
     table.finish(report);
-    let (host, port) = upstream?.value;
     let value = RedisListenerConfig {
-        name: name?.value,
+        name: common.name?,
         rules: rules?,
-        listen: listen?.value,
-        upstream: Upstream { host, port },
+        listen: common.listen?,
+        upstream: common.upstream?,
         control: control?,
-        trust: trust.map(|it| it.value).unwrap_or_default(),
-        mode: mode.map(|it| it.value).unwrap_or_default(),
-        admit_deadline: deadline.map_or(ADMIT_DEADLINE_DEFAULT, |it| it.value),
+        trust: common.trust,
+        mode: common.mode,
+        admit_deadline: common.admit_deadline,
         revoke_patience: patience.map_or(REVOKE_PATIENCE_DEFAULT, |it| it.value),
+        shares_connections: connections.is_none_or(|it| it.value),
         fence_keys,
         limits,
     };
@@ -139,19 +129,9 @@ fn read_control(report: &mut Report<'_>, listener: &mut Table<'_, '_>) -> Option
         return Some(RedisUser::default());
     };
     let name = t.text(report, "user", "a user's name");
-    // In a file of its own, so that the configuration can be shown.
-    let file = t.text(report, "password_file", "a file");
+    let password = read_password(report, &mut t);
     t.finish(report);
-    let password = match file {
-        None => None,
-        Some(file) => match std::fs::read_to_string(&file.value) {
-            Ok(text) => Some(text.trim_end_matches(['\r', '\n']).to_owned()),
-            Err(error) => {
-                report.error(file.at, format!("{:?} cannot be read: {error}", file.value));
-                return None;
-            }
-        },
-    };
+    let password = password?;
     if let (Some(name), None) = (&name, &password) {
         report.error(name.at, "a control user needs a `password_file`");
         return None;

@@ -28,6 +28,11 @@ impl Databases {
         }
     }
 
+    /// The only one that it may be, if it is known.
+    pub fn single(&self) -> Option<u32> {
+        (self.len == Some(1)).then_some(self.indexes[0])
+    }
+
     /// One of these, or this one.
     pub fn or(self, index: u32) -> Databases {
         let Some(len) = self.len else {

@@ -22,6 +22,7 @@ pub mod table;
 pub mod value;
 
 mod args;
+mod brief;
 mod class;
 mod database;
 mod encode;

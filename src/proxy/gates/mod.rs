@@ -48,7 +48,7 @@ const ROUNDS_MAX: usize = 64;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A token that a request presents for a lock; verified.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Claim {
     /// The lock.
     pub lock: LockName,

@@ -80,6 +80,8 @@ pub struct Database {
     /// Counts what makes the catalog outdated. SeqCst with the loads of it: a load that begins
     /// after a count sees the change that was counted, since the change was made before.
     changes: AtomicU64,
+    /// It may have tables of other servers: as the last catalog told, or a definition since.
+    has_foreign: AtomicBool,
     loading: tokio::sync::Mutex<()>,
     /// It is loaded while nobody waits for it. Relaxed: it only keeps one from being loaded twice.
     loads_aside: AtomicBool,
@@ -130,6 +132,7 @@ impl Catalogs {
             age_max: shared.age_max,
             loaded: ArcSwapOption::empty(),
             changes: AtomicU64::new(0),
+            has_foreign: AtomicBool::new(true),
             loading: tokio::sync::Mutex::default(),
             loads_aside: AtomicBool::new(false),
         });
@@ -222,6 +225,16 @@ impl Database {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Whether it may have tables of other servers, also while its catalog is outdated.
+    pub fn may_have_foreign_tables(&self) -> bool {
+        self.has_foreign.load(Ordering::SeqCst)
+    }
+
+    /// Something is forwarded that may make one.
+    pub fn note_foreign_tables(&self) {
+        self.has_foreign.store(true, Ordering::SeqCst);
+    }
+
     /// Loads it, one at a time; whoever has waited takes what has come meanwhile, if it will do.
     async fn load_unless(
         self: &Arc<Database>,
@@ -238,6 +251,9 @@ impl Database {
         }
         let at = Instant::now();
         let catalog = Arc::new(self.load().await?);
+        if !catalog.has_foreign_tables() && self.changes.load(Ordering::SeqCst) == changes {
+            self.has_foreign.store(false, Ordering::SeqCst);
+        }
         self.loaded.store(Some(Arc::new(Loaded {
             catalog: Arc::clone(&catalog),
             at,

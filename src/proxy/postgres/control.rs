@@ -21,6 +21,7 @@
 mod link;
 mod rights;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -150,7 +151,8 @@ pub struct Control {
 
 struct Inner {
     door: Arc<Door>,
-    role: ControlRole,
+    /// `None`: the listener guards nothing, and nothing is asked.
+    role: Option<ControlRole>,
     path: UpstreamPath,
     /// Carries the connection, whichever core asks.
     runtime: Handle,
@@ -173,6 +175,8 @@ const END: &str = "SELECT c.pid, c.started, a.backend_start IS NULL, \
      JOIN pg_stat_activity a ON a.pid = c.pid WHERE a.backend_start IS NULL \
      OR (extract(epoch FROM a.backend_start) * 1000000)::bigint = c.started";
 
+const PREPARED: &str = "SELECT gid FROM pg_prepared_xacts";
+
 const CANCEL: &str = "SELECT pg_cancel_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = $1 \
      AND (extract(epoch FROM a.backend_start) * 1000000)::bigint = $2";
 
@@ -189,6 +193,16 @@ impl Control {
                 raised: (config.store == WatermarkStore::Backend).then(Notify::new),
             }),
         }
+    }
+
+    /// Whether the proxy has a role of its own here.
+    pub(super) fn has_role(&self) -> bool {
+        self.inner.role.is_some()
+    }
+
+    fn role(&self) -> Result<&ControlRole, ControlError> {
+        let none = || ControlError::Denied("this listener has no [listener.control]".to_owned());
+        self.inner.role.as_ref().ok_or_else(none)
     }
 
     /// Looks a session up by what its connection says of it.
@@ -248,6 +262,12 @@ impl Control {
         self.ask(&link, CANCEL, &params).await.map(|_| ())
     }
 
+    /// The names under which transactions are prepared, in any database.
+    pub(super) async fn prepared(&self) -> Result<HashSet<String>, ControlError> {
+        let rows = self.call(PREPARED, &[]).await?;
+        rows.iter().map(|row| column(row, 0)).collect()
+    }
+
     /// Has the server end these sessions, all of one system. Returns those that it still lists:
     /// whichever is not among them is gone.
     pub(super) async fn end_and_list(
@@ -263,10 +283,7 @@ impl Control {
         let mut there = vec![];
         for row in self.ask(&link, END, &params).await? {
             if column::<bool>(&row, 2)? {
-                return Err(rights::lacking(
-                    &self.inner.role.user,
-                    &["pg_read_all_stats"],
-                ));
+                return Err(rights::lacking(self.role()?, &["pg_read_all_stats"]));
             }
             there.push((column(&row, 0)?, column(&row, 1)?));
         }

@@ -20,9 +20,12 @@
 //!   higher, or the server does not list it any more;
 //! - a notification proves nothing and is a hint: anybody may send one.
 //!
+//! It also has the names of prepared transactions with their locks (`names`).
+//!
 //! The proxy's own gates stand before it: they drain what is in flight here, and are durable.
 
 mod install;
+mod names;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -136,6 +139,7 @@ impl FenceStore {
                 if let Err(error) = self.shared.control.call(FORGET, &[]).await {
                     tracing::debug!(%error, "ended sessions stay in the schema");
                 }
+                self.forget_unprepared().await;
                 swept = Some(Instant::now());
             }
             let _ = tokio::time::timeout(SWEEP_EVERY, self.shared.control.raised()).await;
@@ -323,17 +327,17 @@ impl Shared {
     }
 
     /// Gives up what is below `mark` when nothing of it can be applied any more.
-    async fn give_up(&self, gates: &Gates, mut claim: Claim, mark: i64) -> Result<(), String> {
+    async fn give_up(&self, gates: &Gates, claim: Claim, mark: i64) -> Result<(), String> {
         let deadline = Instant::now() + DRAIN_MAX;
-        if let Err(refusal) = gates.settle(&claim, None, deadline).await {
-            // A still higher token has come here: when it is settled, all below it is drained.
-            match (refusal.code, refusal.watermark) {
-                (Code::Stale, Some(higher)) => claim.token = higher,
-                _ => return Err(format!("{refusal:?}")),
+        let settled = match gates.settle(&claim, None, deadline).await {
+            // The floor here is higher already, by a newer token or a close. Closing what is below it
+            // raises nothing, and waits until that is drained.
+            Err(refusal) if refusal.code == Code::Stale => {
+                gates.close(&claim, deadline).await.map(|_floor| ())
             }
-            let settled = gates.settle(&claim, None, deadline).await;
-            settled.map_err(|refusal| format!("{refusal:?}"))?;
-        }
+            settled => settled,
+        };
+        settled.map_err(|refusal| format!("{refusal:?}"))?;
         let lock = claim.lock.as_str();
         let params: [(&(dyn ToSql + Sync), Type); 3] = [
             (&lock, Type::TEXT),

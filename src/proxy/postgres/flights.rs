@@ -1,7 +1,7 @@
 //! The permits of one backend session's transactions.
 //!
 //! A transaction holds one permit for each token that it carries, from its first statement to the
-//! ReadyForQuery that ends it: each permit knows the span that it is for, and goes with it. A later
+//! answer that ends it (ReadyForQuery; the error of a pipeline without a block): each permit knows the span that it is for, and goes with it. A later
 //! span under the same token takes the permit over.
 //!
 //! Invariants:

@@ -13,8 +13,8 @@
 //! Invariants:
 //! - one client connection has one backend connection, and nobody else's bytes are on it;
 //! - the bytes that can make a transaction take effect leave only after its permits are released,
-//!   and those are finished only at the ReadyForQuery that ends it, or when its session is proven
-//!   gone;
+//!   and those are finished only at the answer that ends it (ReadyForQuery; the error of a pipeline
+//!   without a block), or when its session is proven gone;
 //! - before the first fenced write under a lock, the session is vouched for, and is on disk for
 //!   that lock: a session that could not be ended carries none.
 
@@ -41,7 +41,6 @@ use super::watermarks::Watermarks;
 use crate::audit::AuditWriter;
 use crate::config::PostgresListenerConfig;
 use crate::lock_name::LockName;
-use crate::protocol::Unmatched;
 use crate::protocol::postgres::classify::Classifier;
 
 /// One listener with what it shares with the others.
@@ -81,8 +80,7 @@ pub struct Listener {
 impl Listener {
     /// Whether nothing is guarded: no statement is looked at.
     fn is_relay(&self) -> bool {
-        let rules = &self.config.rules;
-        rules.is_empty() && rules.unmatched() == Unmatched::Pass
+        !self.config.rules.guards()
     }
 
     /// The one lock that the rules name, if they name one alone.

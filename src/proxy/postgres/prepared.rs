@@ -1,5 +1,9 @@
 //! What PREPARE TRANSACTION leaves at the server: under which locks, so that COMMIT PREPARED and
-//! ROLLBACK PREPARED ask for current tickets of theirs, whoever sends them and whenever.
+//! ROLLBACK PREPARED ask for current tickets of theirs, whoever sends them and whenever. On disk; where
+//! several proxies share the server, there.
+//!
+//! What an earlier run has recorded is looked for at the server at the start, and a name that the
+//! server does not know goes when that is found.
 //!
 //! Invariants:
 //! - a name is on disk with its locks before its PREPARE TRANSACTION is forwarded, and goes only
@@ -13,9 +17,12 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::control::{Control, ControlError, SessionId};
+use super::fence_store::FenceStore;
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
 use crate::proxy::gates::Claim;
+use crate::proxy::left::Left;
 use crate::proxy::watermarks::{PreparedRow, Watermarks, What};
 
 /// Most uses of names that are remembered. Postgres itself takes as many as its
@@ -24,9 +31,12 @@ pub const PREPARED_MAX: usize = 10_000;
 
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// One use of a name: later ones are greater.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Use(u64);
+/// One use of a name, on disk or at the server: later ones have greater numbers, 0 is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Use {
+    disk: u64,
+    server: i64,
+}
 
 /// What may be prepared under a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -47,19 +57,31 @@ pub struct Prepared {
 struct Shared {
     backend: String,
     watermarks: Watermarks,
+    /// Where all proxies keep them.
+    server: Option<FenceStore>,
     known: Mutex<Names>,
 }
 
 #[derive(Default)]
 struct Names {
-    by_name: HashMap<Box<str>, Vec<(Use, PreparedRow)>>,
+    by_name: HashMap<Box<str>, Vec<PreparedRow>>,
     count: usize,
     last: u64,
 }
 
 impl Prepared {
-    /// Those of the backend of this address; `rows`: what is on disk of them.
+    /// Of this backend, as an earlier run has left them.
     pub fn new(backend: String, watermarks: Watermarks, rows: Vec<PreparedRow>) -> Prepared {
+        Prepared::kept_by(None, backend, watermarks, rows)
+    }
+
+    /// The same where `server` keeps those of all proxies.
+    pub fn kept_by(
+        server: Option<FenceStore>,
+        backend: String,
+        watermarks: Watermarks,
+        rows: Vec<PreparedRow>,
+    ) -> Prepared {
         let mut names = Names::default();
         for row in rows {
             names.last = names.last.max(row.number);
@@ -69,13 +91,47 @@ impl Prepared {
             shared: Arc::new(Shared {
                 backend,
                 watermarks,
+                server,
                 known: Mutex::new(names),
             }),
         }
     }
 
-    /// Puts on disk that a transaction under these claims is about to be prepared under this name.
-    pub async fn record(&self, gid: &str, claims: &[Claim]) -> Result<Use, Refusal> {
+    /// Whether the server must be asked ([`Prepared::ask`]): other proxies may know more.
+    pub fn is_shared(&self) -> bool {
+        self.shared.server.is_some()
+    }
+
+    /// Puts on record that the session is about to prepare a transaction under this name and these
+    /// claims.
+    pub async fn record(
+        &self,
+        gid: &str,
+        claims: &[Claim],
+        session: Option<&SessionId>,
+    ) -> Result<Use, Refusal> {
+        let Some(server) = &self.shared.server else {
+            return self.record_on_disk(gid, claims).await;
+        };
+        let locks: Vec<&str> = claims.iter().map(|it| it.lock.as_str()).collect();
+        let recorded = match session {
+            Some(session) => server.record_prepared(gid, &locks, session).await,
+            None => Err(ControlError::NotNow("the session is not known".to_owned())),
+        };
+        match recorded {
+            Ok(number) => Ok(Use {
+                disk: 0,
+                server: number,
+            }),
+            Err(error) => {
+                tracing::warn!(%error, "a transaction is not prepared");
+                let detail = "the prepared transaction cannot be recorded";
+                Err(Refusal::busy(detail, RETRY_AFTER))
+            }
+        }
+    }
+
+    async fn record_on_disk(&self, gid: &str, claims: &[Claim]) -> Result<Use, Refusal> {
         let (told, answer) = oneshot::channel();
         let (number, row) = {
             let mut names = self.shared.lock();
@@ -94,7 +150,11 @@ impl Prepared {
                     .collect(),
             };
             names.add(row.clone());
-            (Use(names.last), row)
+            let number = Use {
+                disk: names.last,
+                server: 0,
+            };
+            (number, row)
         };
         let done = move |durable: bool| {
             // Whoever asked may have gone.
@@ -113,35 +173,98 @@ impl Prepared {
         }
     }
 
-    /// What may be prepared under this name; `None`: nothing that this proxy has seen.
+    /// What may be prepared under this name; `None`: nothing that is on disk.
     pub fn look(&self, gid: &str) -> Option<Known> {
         let names = self.shared.lock();
         let uses = names.by_name.get(gid)?;
-        let claims = uses.iter().flat_map(|(_, row)| &row.claims);
-        let mut locks: Vec<LockName> = claims.map(|(lock, _)| lock.clone()).collect();
-        locks.sort_unstable();
-        locks.dedup();
-        let last = uses.iter().map(|(number, _)| *number).max()?;
-        Some(Known { locks, last })
+        let claims = uses.iter().flat_map(|row| &row.claims);
+        let disk = uses.iter().map(|row| row.number).max()?;
+        let locks = claims.map(|(lock, _)| lock.clone()).collect();
+        Some(Known::new(locks, Use { disk, server: 0 }))
     }
 
-    /// COMMIT PREPARED or ROLLBACK PREPARED has succeeded, which was forwarded when `last` was the
-    /// last use of the name.
+    /// The same with what all proxies know.
+    pub async fn ask(&self, gid: &str) -> Result<Option<Known>, Refusal> {
+        let on_disk = self.look(gid);
+        let Some(server) = &self.shared.server else {
+            return Ok(on_disk);
+        };
+        let at_server = server.prepared(gid).await.map_err(|error| {
+            tracing::warn!(%error, "what is prepared is not known");
+            let detail = "what is prepared under this name is not known now";
+            Refusal::busy(detail, RETRY_AFTER)
+        })?;
+        let last = Use {
+            disk: on_disk.as_ref().map_or(0, |it| it.last.disk),
+            server: at_server.iter().map(|it| it.0).max().unwrap_or(0),
+        };
+        if on_disk.is_none() && at_server.is_empty() {
+            return Ok(None);
+        }
+        let on_disk = on_disk.into_iter().flat_map(|it| it.locks);
+        let locks = at_server.into_iter().flat_map(|it| it.1).chain(on_disk);
+        Ok(Some(Known::new(locks.collect(), last)))
+    }
+
+    /// COMMIT PREPARED or ROLLBACK PREPARED has succeeded, or has found nothing, which was forwarded
+    /// when `last` was the last use of the name.
     pub fn ended(&self, gid: &str, last: Use) {
-        self.remove(gid, |number| number <= last);
+        self.remove(gid, |number| number <= last.disk);
+        if let (Some(server), 1..) = (&self.shared.server, last.server) {
+            server.forget_prepared(gid, 1, last.server);
+        }
     }
 
     /// This PREPARE TRANSACTION has been refused by the server, or has not been forwarded.
     pub fn failed(&self, gid: &str, this: Use) {
-        self.remove(gid, |number| number == this);
+        self.remove(gid, |number| number == this.disk);
+        if let (Some(server), 1..) = (&self.shared.server, this.server) {
+            server.forget_prepared(gid, this.server, this.server);
+        }
     }
 
-    fn remove(&self, gid: &str, gone: impl Fn(Use) -> bool) {
+    /// Forgets what an earlier run has recorded and the server does not have. Runs until all of it
+    /// was looked for: not before the sessions of that run are gone, which may prepare it yet.
+    pub async fn reconcile(self, control: Control, left: Left) {
+        let mut rows: Vec<PreparedRow> = {
+            let names = self.shared.lock();
+            names.by_name.values().flatten().cloned().collect()
+        };
+        while !rows.is_empty() {
+            let may_come = |row: &PreparedRow| row.claims.iter().any(|it| left.is_pending(&it.0));
+            let (waiting, settled): (Vec<_>, Vec<_>) = rows.into_iter().partition(may_come);
+            rows = waiting;
+            match control.prepared().await {
+                Ok(there) => {
+                    for row in settled.iter().filter(|row| !there.contains(&row.gid)) {
+                        self.remove(&row.gid, |number| number == row.number);
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "what is prepared is not listed");
+                    rows.extend(settled);
+                }
+            }
+            if !rows.is_empty() {
+                tokio::time::sleep(RETRY_AFTER).await;
+            }
+        }
+    }
+
+    fn remove(&self, gid: &str, gone: impl Fn(u64) -> bool) {
         for row in self.shared.lock().remove(gid, gone) {
             // A row that stays asks for tickets that nothing needs.
             let watermarks = &self.shared.watermarks;
             watermarks.submit(What::PreparedEnded(row), Box::new(|_| {}));
         }
+    }
+}
+
+impl Known {
+    fn new(mut locks: Vec<LockName>, last: Use) -> Known {
+        locks.sort_unstable();
+        locks.dedup();
+        Known { locks, last }
     }
 }
 
@@ -155,20 +278,18 @@ impl Names {
     fn add(&mut self, row: PreparedRow) {
         self.count += 1;
         let uses = self.by_name.entry(row.gid.as_str().into()).or_default();
-        uses.push((Use(row.number), row));
+        uses.push(row);
     }
 
-    fn remove(&mut self, gid: &str, gone: impl Fn(Use) -> bool) -> Vec<PreparedRow> {
+    fn remove(&mut self, gid: &str, gone: impl Fn(u64) -> bool) -> Vec<PreparedRow> {
         let Some(uses) = self.by_name.get_mut(gid) else {
             return vec![];
         };
-        let (ended, open) = std::mem::take(uses).into_iter().partition(|it| gone(it.0));
-        *uses = open;
+        let ended: Vec<PreparedRow> = uses.extract_if(.., |row| gone(row.number)).collect();
         if uses.is_empty() {
             self.by_name.remove(gid);
         }
-        let ended: Vec<(Use, PreparedRow)> = ended;
         self.count -= ended.len();
-        ended.into_iter().map(|(_, row)| row).collect()
+        ended
     }
 }

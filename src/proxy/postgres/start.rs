@@ -107,7 +107,8 @@ pub fn fence_stores(
     let mut stores = vec![];
     for listener in ready {
         let config = &listener.config;
-        if config.store == WatermarkStore::Backend && config.mode == Mode::Enforce {
+        let keeps = config.store == WatermarkStore::Backend && listener.control.has_role();
+        if keeps && config.mode == Mode::Enforce {
             let store = FenceStore::new(
                 listener.control.clone(),
                 config.rules.lock_patterns(),
@@ -133,11 +134,17 @@ pub fn guard(
     tasks: &mut JoinSet<()>,
 ) -> (Vec<Guarded>, Vec<LeftSession>) {
     let mut guarded: Vec<Guarded> = vec![];
+    let stores: Vec<(String, FenceStore)> = ready
+        .iter()
+        .filter_map(|it| Some((address_of(&it.config.upstream), it.fence_store.clone()?)))
+        .collect();
     for ready in ready {
         let backend = address_of(&ready.config.upstream);
+        // Whoever has no role ends none.
+        let has_role = ready.control.has_role();
         let (earlier, others): (Vec<_>, Vec<_>) = sessions
             .into_iter()
-            .partition(|it| it.session.backend == backend);
+            .partition(|it| it.session.backend == backend && has_role);
         sessions = others;
         let (its, others) = rows.into_iter().partition(|it| it.backend == backend);
         rows = others;
@@ -145,7 +152,16 @@ pub fn guard(
         // What is prepared through one listener may be committed through another.
         let prepared = match sibling {
             Some(sibling) => sibling.prepared.clone(),
-            None => Prepared::new(backend.clone(), watermarks.clone(), its),
+            None => {
+                let store = stores.iter().find(|it| it.0 == backend);
+                let store = store.map(|it| it.1.clone());
+                let prepared = Prepared::kept_by(store, backend.clone(), watermarks.clone(), its);
+                let control = ready.control.clone();
+                if has_role {
+                    tasks.spawn(prepared.clone().reconcile(control, left.clone()));
+                }
+                prepared
+            }
         };
         let of_backend = Sessions::new(backend, watermarks.clone());
         let evictor = Evictor::new(of_backend.clone(), left.clone(), earlier);

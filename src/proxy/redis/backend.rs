@@ -96,6 +96,33 @@ impl Connector {
         })
     }
 
+    /// Carries out commands on a connection that nobody uses yet, each of which must succeed.
+    pub async fn prepare(
+        &self,
+        stream: TcpStream,
+        steps: &[Vec<u8>],
+    ) -> Result<TcpStream, OpenError> {
+        let mut asking = Asking {
+            stream,
+            received: BytesMut::new(),
+        };
+        let prepared = async {
+            for step in steps {
+                let reply = asking.ask_bytes(step).await?;
+                if reply.starts_with(b"-") || reply.starts_with(b"!") {
+                    let text = String::from_utf8_lossy(&reply);
+                    return Err(OpenError::Refused(text.trim_end().to_owned()));
+                }
+            }
+            Ok(())
+        };
+        let timed_out = |_| OpenError::TimedOut(self.connect_max);
+        tokio::time::timeout(self.connect_max, prepared)
+            .await
+            .map_err(timed_out)??;
+        Ok(asking.stream)
+    }
+
     async fn table(
         &self,
         run_id: &RunId,
@@ -107,7 +134,7 @@ impl Connector {
         {
             return Ok(Arc::clone(table));
         }
-        let reply = asking.ask_raw(&["COMMAND"]).await?;
+        let reply = asking.ask_bytes(&encode_command(&["COMMAND"])).await?;
         let table = CommandTable::parse(&reply)
             .map_err(|error| OpenError::Refused(format!("COMMAND: {error}")))?;
         let table = Arc::new(table);
@@ -147,7 +174,7 @@ impl Asking {
         command: &[&str],
         take: impl FnOnce(&Value<'_>) -> Result<T, String>,
     ) -> Result<T, OpenError> {
-        let reply = self.ask_raw(command).await?;
+        let reply = self.ask_bytes(&encode_command(command)).await?;
         let taken = match Value::parse(&reply) {
             Ok((Value::Error(text), _)) => Err(String::from_utf8_lossy(text).into()),
             Ok((value, _)) => take(&value),
@@ -156,8 +183,8 @@ impl Asking {
         taken.map_err(|error| OpenError::Refused(format!("{}: {error}", command[0])))
     }
 
-    async fn ask_raw(&mut self, command: &[&str]) -> Result<BytesMut, OpenError> {
-        self.stream.write_all(&encode_command(command)).await?;
+    async fn ask_bytes(&mut self, command: &[u8]) -> Result<BytesMut, OpenError> {
+        self.stream.write_all(command).await?;
         let mut scanner = ReplyScanner::new();
         loop {
             match scanner.scan(&self.received) {
@@ -166,10 +193,7 @@ impl Asking {
                 Err(error) => return Err(OpenError::Refused(error.to_string())),
             }
             if self.received.len() > REPLY_BYTES_MAX {
-                return Err(OpenError::Refused(format!(
-                    "{} answers too much",
-                    command[0]
-                )));
+                return Err(OpenError::Refused("it answers too much".to_owned()));
             }
             if self.stream.read_buf(&mut self.received).await? == 0 {
                 let ended = "it has closed the connection".to_owned();

@@ -1,24 +1,29 @@
 //! Redis listeners: a proxy in RESP before one Redis server.
 //!
-//! In the order of a command: `session` takes the client and `session` opens a backend connection
-//! of its own for it ([`backend`]), decodes, decides and forwards command by command, and counts
-//! the replies. What a command is, and which reply is whose, is told by the pure part
-//! (`protocol::redis`). What is in flight is kept in [`flights`]; sessions of older tokens are
-//! ended, and proven gone, by [`evict`] over the [`control`] connection. Where several proxies
-//! share the server, [`fence_keys`] keeps their order.
+//! In the order of a command: `session` takes the client and opens a backend connection of its own
+//! for it ([`backend`], `link`), decodes, decides and forwards command by command, and counts the
+//! replies. Short writes of clients that hold the same tickets share a connection (`lane`). What a
+//! command is, and which reply is whose, is told by the pure part (`protocol::redis`). What is in
+//! flight is kept in [`flights`]; sessions of older tokens are ended, and proven gone, by [`evict`]
+//! over the [`control`] connection. Where several proxies share the server, [`fence_keys`] keeps
+//! their order.
 //!
 //! Invariants:
-//! - one client connection has one backend connection, and nobody else's bytes are on it;
+//! - what depends on its connection is on one that nobody else's bytes are on;
 //! - the last byte of a fenced command leaves only after its permits are released, and they are
 //!   finished only when its reply was seen whole or its session is proven gone;
 //! - before the first fenced write under a lock, the session's id is on disk for that lock.
 
 pub mod backend;
+mod bytes;
 pub mod control;
 pub mod evict;
 pub mod fence_keys;
 pub mod flights;
+mod lane;
+mod link;
 mod session;
+mod settle;
 pub mod start;
 
 use std::sync::Arc;

@@ -13,6 +13,7 @@ use super::backend::Connector;
 use super::control::{Control, ControlError};
 use super::evict::Evictor;
 use super::fence_keys::{FenceKeys, KEY, RESERVED_PREFIX};
+use super::lane::Lanes;
 use super::session;
 use crate::audit::AuditWriter;
 use crate::config::{FenceKeysConfig, Mode, RedisListenerConfig, Upstream};
@@ -175,10 +176,13 @@ pub fn open(
     });
     let entrance = |socket| {
         let listening = Arc::clone(&listening);
+        // Of this core.
+        let lanes = Arc::new(Lanes::new());
+        let serve = move |visit| session::serve(Arc::clone(&listening), Arc::clone(&lanes), visit);
         Entrance {
             socket,
             room: Arc::clone(&room),
-            serve: Box::new(move |visit| Box::pin(session::serve(Arc::clone(&listening), visit))),
+            serve: Box::new(move |visit| Box::pin(serve(visit))),
         }
     };
     (name, address, sockets.into_iter().map(entrance).collect())

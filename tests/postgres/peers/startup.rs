@@ -9,8 +9,8 @@ use crate::client::send::{
 };
 use crate::client::{Client, Fault, Reply};
 use crate::postgres::CLEARTEXT;
-use crate::stack::sign;
-use crate::world::World;
+use crate::stack::{Proxy, Setup, sign};
+use crate::world::{WRITE, World};
 
 const APP: [(&str, &str); 2] = [("user", "app"), ("database", "app")];
 
@@ -247,4 +247,18 @@ fn a_cancel_request_of_a_stranger_is_without_an_answer() {
             assert!(client.has_ended(), "{key:?}");
         }
     }
+}
+
+#[test]
+fn a_listener_without_rules_needs_no_control_role() {
+    let server = World::server();
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::new(server.address).with_rules("");
+    setup.without_control = true;
+    let proxy = Proxy::start(dir.path(), &setup);
+    proxy.client().query(WRITE).ok();
+    let rejects = setup.clone().with("unmatched = \"reject\"");
+    let dir = tempfile::tempdir().unwrap();
+    let told = Proxy::refuses_to_start(dir.path(), &rejects);
+    assert!(told.contains("listener.control"), "{told}");
 }

@@ -24,6 +24,8 @@ use ledger::{Ledger, Rows};
 use pair::{Fate, Pair};
 use step::{STEPS, Step, Told};
 
+pub use shared::BACKEND;
+
 /// How often a race is tried: `RINGFENCE_RACE_TRIES`, or this.
 pub fn tries(default: u64) -> u64 {
     let given = std::env::var("RINGFENCE_RACE_TRIES").ok();

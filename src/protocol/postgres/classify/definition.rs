@@ -39,7 +39,37 @@ fn object_of_list(operation: &'static str, name: &NodeList, sweep: &mut Sweep) -
     object(operation, schema, sweep)
 }
 
+/// The databases that a statement is about.
+fn databases(node: Node<'_>, sweep: &mut Sweep) {
+    use raw::ObjectType::OBJECT_DATABASE;
+    let named = |node: Node<'_>| node.as_str().map(Into::into);
+    let one = |name: Option<&str>| name.into_iter().map(Into::into).collect();
+    sweep.uses.databases = match node {
+        Node::CreatedbStmt(it) => one(it.dbname()),
+        Node::DropdbStmt(it) => one(it.dbname()),
+        Node::AlterDatabaseStmt(it) => one(it.dbname()),
+        Node::AlterDatabaseRefreshCollStmt(it) => one(it.dbname()),
+        Node::AlterDatabaseSetStmt(it) => one(it.dbname()),
+        Node::AlterRoleSetStmt(it) => one(it.database()),
+        Node::RenameStmt(it) if it.rename_type == OBJECT_DATABASE => {
+            let names = it.subname().into_iter().chain(it.newname());
+            names.map(Into::into).collect()
+        }
+        Node::AlterOwnerStmt(it) if it.object_type == OBJECT_DATABASE => {
+            named(it.object()).into_iter().collect()
+        }
+        Node::CommentStmt(it) if it.objtype == OBJECT_DATABASE => {
+            named(it.object()).into_iter().collect()
+        }
+        Node::SecLabelStmt(it) if it.objtype == OBJECT_DATABASE => {
+            named(it.object()).into_iter().collect()
+        }
+        _ => vec![],
+    };
+}
+
 pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> {
+    databases(node, sweep);
     Ok(match node {
         Node::CreateTableAsStmt(it) => {
             nested("CREATE TABLE AS", it.query(), sweep).and_then(|inner| {
@@ -81,21 +111,32 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
         Node::AlterSeqStmt(it) => on("ALTER SEQUENCE", it.sequence(), Effect::Define, sweep)?,
         Node::IndexStmt(it) => on("CREATE INDEX", it.relation(), Effect::Define, sweep)?,
         Node::RuleStmt(it) => {
+            // What it will do counts for whoever makes it.
+            sweep.visit(it.where_clause())?;
+            for action in it.actions().iter() {
+                sweep.visit(action)?;
+            }
             let found = on("CREATE RULE", it.relation(), Effect::Define, sweep)?;
             redefining(found, sweep)
         }
         Node::CreateTrigStmt(it) => {
+            // The same: from now on others call its function.
+            let (schema, name) = qualified(it.funcname());
+            sweep.calls(schema, name)?;
+            sweep.visit(it.when_clause())?;
             let found = on("CREATE TRIGGER", it.relation(), Effect::Define, sweep)?;
             redefining(found, sweep)
         }
         Node::CreatePolicyStmt(it) => on("CREATE POLICY", it.table(), Effect::Define, sweep)?,
         Node::AlterPolicyStmt(it) => on("ALTER POLICY", it.table(), Effect::Define, sweep)?,
-        Node::RefreshMatViewStmt(it) => on(
-            "REFRESH MATERIALIZED VIEW",
-            it.relation(),
-            Effect::Define,
-            sweep,
-        )?,
+        Node::RefreshMatViewStmt(it) => {
+            // It runs the view's query.
+            if let Some(name) = it.relation() {
+                sweep.visit(Node::RangeVar(name))?;
+            }
+            let operation = "REFRESH MATERIALIZED VIEW";
+            on(operation, it.relation(), Effect::Define, sweep)?
+        }
         Node::AlterTableStmt(it) => alter_table(it, sweep)?,
         Node::RenameStmt(it) => rename(it, sweep)?,
         Node::AlterObjectSchemaStmt(it) => move_to_schema(it, sweep)?,

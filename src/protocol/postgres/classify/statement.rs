@@ -200,12 +200,16 @@ pub struct Uses {
     pub attributes: Vec<Box<str>>,
     /// Operators, without their schemas.
     pub operators: Vec<Box<str>>,
-    /// Types that something is cast to, without their schemas.
+    /// Types that it names, without their schemas: something may be turned into one.
     pub casts: Vec<Box<str>>,
+    /// Types of its parameters that are the database's own, as the client gives them.
+    pub types: Vec<u32>,
     /// Calls of set_config.
     pub set_configs: Vec<SetConfig>,
     /// Schemas of objects other than relations that it defines; `None`: the first of the path.
     pub defines_in: Vec<Option<Box<str>>>,
+    /// Databases that it is about, whichever it runs in.
+    pub databases: Vec<Box<str>>,
     /// It may write to anything, and why.
     pub everything: Option<&'static str>,
     /// After it, names may do what the catalog of before it does not tell.
@@ -257,6 +261,16 @@ pub enum Effect {
     Define,
     /// Rows are locked (FOR UPDATE), or the relation is (LOCK TABLE).
     Lock,
+}
+
+impl Effect {
+    /// Whether rows are changed, rather than what a relation is.
+    pub fn changes_rows(self) -> bool {
+        matches!(
+            self,
+            Effect::Insert | Effect::Update | Effect::Delete | Effect::Truncate { .. }
+        )
+    }
 }
 
 /// A function that is called.
@@ -346,6 +360,20 @@ impl Statement {
 }
 
 impl Classified {
+    /// The same with types that are given to its parameters: those of the database's own are kept.
+    pub fn with_types(self: Arc<Classified>, types: impl Iterator<Item = u32>) -> Arc<Classified> {
+        // Oids below are the server's own (FirstNormalObjectId).
+        let types: Vec<u32> = types.filter(|oid| *oid >= 16384).collect();
+        if types.is_empty() {
+            return self;
+        }
+        let mut classified = Classified::clone(&self);
+        for statement in &mut classified.statements {
+            Arc::make_mut(statement).uses.types.clone_from(&types);
+        }
+        Arc::new(classified)
+    }
+
     /// A text that could not be read.
     pub fn unreadable(why: Unreadable, bytes: usize) -> Classified {
         Classified {

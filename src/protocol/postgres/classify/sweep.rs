@@ -3,6 +3,7 @@
 //! The tree is visited with a list of its own, not by recursion: `1+1+...` is as deep as it is
 //! long, and nothing of that depth may stand on a stack.
 
+use pg_raw_parse::list::NodeList;
 use pg_raw_parse::walk::{Recurse, walk_manual};
 use pg_raw_parse::{ConstValue, Node, nodes, raw};
 
@@ -114,6 +115,10 @@ impl Sweep {
             if let Node::ColumnDef(column) = node {
                 left.extend(column.constraints().iter());
             }
+            // And the types of XMLTABLE's columns.
+            if let Node::RangeTableFuncCol(column) = node {
+                left.extend(column.type_name().map(Node::TypeName));
+            }
             if let Node::Constraint(constraint) = node {
                 left.push(constraint.raw_expr());
                 continue;
@@ -153,14 +158,7 @@ impl Sweep {
                 self.note_attributes(column.fields())
             }
             Node::A_Indirection(indirection) => self.note_attributes(indirection.indirection()),
-            Node::A_Expr(expression) => match expression.name().iter().next_back() {
-                Some(Node::String(name)) => add(
-                    &mut self.uses.operators,
-                    name.sval().unwrap_or_default().into(),
-                ),
-                _ => Ok(()),
-            },
-            Node::TypeCast(cast) => self.note_cast(cast),
+            Node::TypeName(name) => self.note_type(name),
             Node::CommonTableExpr(cte) => add(
                 &mut self.uses.ctes,
                 cte.ctename().unwrap_or_default().into(),
@@ -183,6 +181,7 @@ impl Sweep {
                 self.note_change(merge.relation(), Effect::Update)?;
                 self.note_change(merge.relation(), Effect::Delete)
             }
+            other if self.note_operators(other)? => Ok(()),
             other => match syntax_function(other) {
                 Some(name) => add(
                     &mut self.uses.functions,
@@ -225,17 +224,50 @@ impl Sweep {
         }
     }
 
-    fn note_cast(&mut self, cast: &nodes::TypeCast) -> Result<(), TooMany> {
-        let name = cast
-            .type_name()
-            .and_then(|name| name.names().iter().next_back());
-        match name.and_then(|name| name.sval()) {
+    /// Wherever a type is named, something may be turned into it.
+    fn note_type(&mut self, name: &nodes::TypeName) -> Result<(), TooMany> {
+        match name.names().iter().next_back().and_then(|it| it.sval()) {
             Some(name) => add(&mut self.uses.casts, name.into()),
             None => Ok(()),
         }
     }
 
-    fn note_attributes(&mut self, fields: &pg_raw_parse::list::NodeList) -> Result<(), TooMany> {
+    /// The operators of an expression, those that are not written too. Whether it is one that has
+    /// some.
+    fn note_operators(&mut self, node: Node<'_>) -> Result<bool, TooMany> {
+        use raw::A_Expr_Kind as Kind;
+        let (names, implied): (Option<&NodeList>, &[&str]) = match node {
+            Node::A_Expr(expression) => match expression.kind {
+                Kind::AEXPR_BETWEEN
+                | Kind::AEXPR_NOT_BETWEEN
+                | Kind::AEXPR_BETWEEN_SYM
+                | Kind::AEXPR_NOT_BETWEEN_SYM => (None, &["<", ">", "<=", ">="]),
+                _ => (Some(expression.name()), &[]),
+            },
+            // x IN (SELECT ...) has no operator's name.
+            Node::SubLink(link) if link.sub_link_type == raw::SubLinkType::ANY_SUBLINK => {
+                (Some(link.oper_name()), &["="])
+            }
+            Node::SubLink(link) => (Some(link.oper_name()), &[]),
+            Node::CaseExpr(case) if !matches!(case.arg(), Node::None) => (None, &["="]),
+            Node::JoinExpr(join) if join.is_natural || !join.using_clause().is_empty() => {
+                (None, &["="])
+            }
+            Node::SortBy(sort) => (Some(sort.use_op()), &[]),
+            _ => return Ok(false),
+        };
+        let written = names.and_then(|names| names.iter().filter_map(Node::as_str).next_back());
+        let implied = match written {
+            Some(_) => &[],
+            None => implied,
+        };
+        for name in written.iter().chain(implied) {
+            add(&mut self.uses.operators, (*name).into())?;
+        }
+        Ok(true)
+    }
+
+    fn note_attributes(&mut self, fields: &NodeList) -> Result<(), TooMany> {
         for field in fields.iter() {
             if let Node::String(name) = field {
                 let name = name.sval().unwrap_or_default();
@@ -243,6 +275,21 @@ impl Sweep {
             }
         }
         Ok(())
+    }
+
+    /// A function is called, or will be.
+    pub(super) fn calls(
+        &mut self,
+        schema: Option<Box<str>>,
+        name: Box<str>,
+    ) -> Result<(), TooMany> {
+        let called = FunctionUse {
+            schema,
+            name,
+            first_text: None,
+            by_syntax: false,
+        };
+        add(&mut self.uses.functions, called)
     }
 
     fn note_call(&mut self, call: &nodes::FuncCall) -> Result<(), TooMany> {
@@ -279,7 +326,7 @@ impl Sweep {
 }
 
 /// A name of one, two or three parts: schema and name.
-pub(super) fn qualified(parts: &pg_raw_parse::list::NodeList) -> (Option<Box<str>>, Box<str>) {
+pub(super) fn qualified(parts: &NodeList) -> (Option<Box<str>>, Box<str>) {
     let mut names = parts.iter().filter_map(Node::as_str);
     let name = names.next_back().unwrap_or_default();
     (names.next_back().map(Into::into), name.into())

@@ -94,13 +94,7 @@ fn statement(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> {
             raw::DiscardMode::DISCARD_ALL => control("DISCARD ALL", SessionControl::DiscardAll),
             _ => control("DISCARD", SessionControl::Discard),
         },
-        Node::PrepareStmt(it) => control(
-            "PREPARE",
-            SessionControl::Prepare {
-                name: it.name().unwrap_or_default().into(),
-                statement: Arc::new(classify(it.query(), 0..0)),
-            },
-        ),
+        Node::PrepareStmt(it) => prepare(it)?,
         Node::ExecuteStmt(it) => execute(it, sweep)?,
         Node::DeallocateStmt(it) => control(
             "DEALLOCATE",
@@ -158,6 +152,21 @@ pub(super) fn nested(
 pub(super) fn everything(operation: &'static str, why: &'static str, sweep: &mut Sweep) -> Found {
     sweep.everything(why);
     found(operation)
+}
+
+fn prepare(it: &nodes::PrepareStmt) -> Result<Found, TooMany> {
+    let mut statement = classify(it.query(), 0..0);
+    // What EXECUTE gives is turned into these.
+    let mut types = Sweep::default();
+    for parameter in it.argtypes().iter() {
+        types.visit(Node::TypeName(parameter))?;
+    }
+    statement.uses.casts.append(&mut types.uses.casts);
+    let prepared = SessionControl::Prepare {
+        name: it.name().unwrap_or_default().into(),
+        statement: Arc::new(statement),
+    };
+    Ok(control("PREPARE", prepared))
 }
 
 fn execute(it: &nodes::ExecuteStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {

@@ -89,11 +89,43 @@ pub struct Bind<'b> {
     pub results: &'b [u8],
 }
 
-impl<'b> Bind<'b> {
-    /// Portal and statement of a Bind of which only the beginning is there.
-    pub fn names(head: &'b [u8]) -> Result<(&'b [u8], &'b [u8]), FrameError> {
+/// What is read of every Bind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BindHead<'b> {
+    /// The portal's name; empty is the unnamed one.
+    pub portal: &'b [u8],
+    /// The statement's name.
+    pub statement: &'b [u8],
+    /// It has values, or that was not seen.
+    pub has_values: bool,
+}
+
+impl<'b> BindHead<'b> {
+    /// Of a Bind of which its names, at least, are there.
+    pub fn read(head: &'b [u8]) -> Result<BindHead<'b>, FrameError> {
         let mut fields = Fields::new("Bind", head);
-        Ok((fields.text()?, fields.text()?))
+        Ok(BindHead {
+            portal: fields.text()?,
+            statement: fields.text()?,
+            has_values: count_values(fields) != Ok(0),
+        })
+    }
+}
+
+fn count_values(mut fields: Fields<'_>) -> Result<u16, FrameError> {
+    let formats = fields.u16()?;
+    fields.bytes(2 * usize::from(formats))?;
+    fields.u16()
+}
+
+impl<'b> Bind<'b> {
+    /// What is read of every Bind.
+    pub fn head(&self) -> BindHead<'b> {
+        BindHead {
+            portal: self.portal,
+            statement: self.statement,
+            has_values: !self.values.is_empty(),
+        }
     }
 
     fn read(payload: &'b [u8]) -> Result<Bind<'b>, FrameError> {
@@ -135,6 +167,12 @@ impl<'b> Parse<'b> {
     /// The statement's name of a Parse of which only the beginning is there.
     pub fn name(head: &'b [u8]) -> Result<&'b [u8], FrameError> {
         Fields::new("Parse", head).text()
+    }
+
+    /// The types that are given.
+    pub fn type_oids(&self) -> impl Iterator<Item = u32> {
+        let oids = self.types.get(2..).unwrap_or_default().chunks_exact(4);
+        oids.filter_map(|oid| Some(u32::from_be_bytes(*oid.first_chunk()?)))
     }
 
     fn read(payload: &'b [u8]) -> Result<Parse<'b>, FrameError> {

@@ -1,5 +1,5 @@
 use super::{
-    AUTH_PAYLOAD_BYTES_MAX, Authentication, BackendMessage, Bind, ClosedKind, Decoder,
+    AUTH_PAYLOAD_BYTES_MAX, Authentication, BackendMessage, BindHead, ClosedKind, Decoder,
     FIRST_PACKET_BYTES_MAX, FirstPacket, FrameError, FrontendMessage, HEAD_BYTES, Next, Opening,
     Parse, Side, TransactionStatus, Version, WHOLE_BYTES_MAX, bind, close_statement, message,
     parse, query, rewrite_bind, rewrite_startup, startup, sync,
@@ -235,7 +235,13 @@ fn a_value_of_a_bind_is_changed_and_the_rest_stays() {
         (changed.formats, changed.results),
         (bound.formats, bound.results)
     );
-    assert_eq!(Bind::names(b"p\0s\0cut"), Ok((&b"p"[..], &b"s"[..])));
+    let head = |bytes| BindHead::read(bytes).map(|it| (it.portal, it.statement, it.has_values));
+    assert_eq!(head(b"p\0s\0cut"), Ok((&b"p"[..], &b"s"[..], true)));
+    assert_eq!(
+        head(b"p\0s\0\0\0\0\0\0\0"),
+        Ok((&b"p"[..], &b"s"[..], false))
+    );
+    assert!(head(b"p\0s\0\0\x01\0\0\0\x01").is_ok_and(|it| it.2));
 }
 
 /// proxysql 5273: the server, not the proxy, refuses a format that it does not know.
@@ -370,7 +376,11 @@ fn a_long_message_streams_with_its_names_and_data_streams_at_once() {
         panic!("it does not stream");
     };
     assert_eq!((tag, payload_bytes), (b'B', long.len() - 5));
-    assert_eq!(Bind::names(head), Ok((&b"portal"[..], &b"statement"[..])));
+    let head = BindHead::read(head).unwrap();
+    assert_eq!(
+        (head.portal, head.statement),
+        (&b"portal"[..], &b"statement"[..])
+    );
     let row = message(b'D', &vec![1; HEAD_BYTES + 1]);
     let mut decoder = Decoder::new(Side::Server);
     assert!(matches!(

@@ -37,8 +37,10 @@ pub struct Relation {
 /// What a relation is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RelationKind {
-    /// `r`, `p` and `f`.
+    /// `r` and `p`.
     Table,
+    /// `f`: its rows are another server's.
+    ForeignTable,
     /// `v`.
     View,
     /// `m`.
@@ -84,8 +86,12 @@ pub struct CatalogParts {
     pub functions: Vec<Function>,
     /// Names of operators whose function is volatile and not pg_catalog's.
     pub acting_operators: Vec<Box<str>>,
-    /// Names of types that a volatile function casts to.
+    /// Names of types that a volatile function casts to, or checks.
     pub acting_casts: Vec<Box<str>>,
+    /// A volatile function casts where no cast is written.
+    pub casts_act_unseen: bool,
+    /// Types whose values a volatile function checks as they are read.
+    pub acting_types: Vec<Oid>,
 }
 
 /// A database's relations and functions by name and by oid.
@@ -99,6 +105,8 @@ pub struct Catalog {
     functions: HashMap<Box<str>, Vec<Function>>,
     acting_operators: HashSet<Box<str>>,
     acting_casts: HashSet<Box<str>>,
+    casts_act_unseen: bool,
+    acting_types: HashSet<Oid>,
 }
 
 impl Catalog {
@@ -107,6 +115,8 @@ impl Catalog {
         let mut catalog = Catalog {
             acting_operators: parts.acting_operators.into_iter().collect(),
             acting_casts: parts.acting_casts.into_iter().collect(),
+            casts_act_unseen: parts.casts_act_unseen,
+            acting_types: parts.acting_types.into_iter().collect(),
             ..Catalog::default()
         };
         for relation in parts.relations {
@@ -132,6 +142,12 @@ impl Catalog {
     /// A relation.
     pub fn relation(&self, oid: Oid) -> Option<&Relation> {
         self.relations.get(&oid)
+    }
+
+    /// Whether it has tables of other servers.
+    pub fn has_foreign_tables(&self) -> bool {
+        let mut relations = self.relations.values();
+        relations.any(|it| it.kind == RelationKind::ForeignTable)
     }
 
     pub(super) fn named(&self, name: &str) -> impl Iterator<Item = &Relation> {
@@ -166,6 +182,19 @@ impl Catalog {
 
     pub(super) fn operator_acts(&self, name: &str) -> bool {
         self.acting_operators.contains(name)
+    }
+
+    /// Whether a function may run as a value is read, before a statement does.
+    pub fn reading_values_acts(&self) -> bool {
+        !self.acting_types.is_empty()
+    }
+
+    pub(super) fn type_acts(&self, oid: Oid) -> bool {
+        self.acting_types.contains(&oid)
+    }
+
+    pub(super) fn casts_act_unseen(&self) -> bool {
+        self.casts_act_unseen
     }
 
     pub(super) fn cast_acts(&self, name: &str) -> bool {

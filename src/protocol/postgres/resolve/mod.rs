@@ -29,7 +29,7 @@ use crate::protocol::postgres::classify::{Class, Effect, RelationName, Statement
 
 pub use catalog::{Catalog, CatalogParts, ForeignKey, Function, Oid, Relation, RelationKind};
 pub use functions::is_harmless;
-pub use rules::{PostgresRule, PostgresRules};
+pub use rules::{ForeignWrites, PostgresRule, PostgresRules};
 
 use relations::Reach;
 

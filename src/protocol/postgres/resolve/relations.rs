@@ -6,6 +6,7 @@ use super::catalog::{Oid, Relation, RelationKind};
 use super::functions::{CallEffect, effect};
 use super::{PostgresRules, View};
 use crate::protocol::postgres::classify::{Effect, RelationName, Statement, Target};
+use crate::protocol::postgres::identifier;
 
 /// Most relations that one statement reaches; more is everything.
 const RELATIONS_MAX: usize = 100_000;
@@ -16,10 +17,14 @@ pub(super) struct Reach<'v> {
     view: &'v View<'v>,
     /// Relations that it changes, and whether their children were followed.
     pub(super) relations: BTreeMap<Oid, bool>,
+    /// Of those, tables of other servers whose rows it changes.
+    pub(super) foreign: Vec<Oid>,
     /// Relations that it creates: schema and name.
     pub(super) created: Vec<(Box<str>, Box<str>)>,
     /// Schemas in which it defines something else; `None`: some schema.
     pub(super) schemas: Vec<Option<Box<str>>>,
+    /// Databases that it is about, whichever it runs in.
+    pub(super) databases: Vec<Box<str>>,
     /// It may write to anything, and why.
     pub(super) everything: Option<&'static str>,
     /// It writes to temporary relations.
@@ -33,8 +38,10 @@ impl<'v> Reach<'v> {
         Reach {
             view,
             relations: BTreeMap::new(),
+            foreign: vec![],
             created: vec![],
             schemas: vec![],
+            databases: vec![],
             everything: None,
             temporary: false,
             missing: false,
@@ -51,6 +58,7 @@ impl<'v> Reach<'v> {
             && self.relations.is_empty()
             && self.created.is_empty()
             && self.schemas.is_empty()
+            && self.databases.is_empty()
     }
 
     pub(super) fn everything(&mut self, why: &'static str) {
@@ -71,6 +79,7 @@ impl<'v> Reach<'v> {
             self.everything("what its names do may have been changed since the catalog was read");
         }
         self.schemas.extend(uses.defines_in.iter().cloned());
+        self.databases.extend(uses.databases.iter().cloned());
         for target in &uses.targets {
             self.add_target(target);
         }
@@ -119,7 +128,7 @@ impl<'v> Reach<'v> {
             match effect(candidates) {
                 CallEffect::Reads => {}
                 CallEffect::Everything => self.everything("it calls a volatile function"),
-                CallEffect::Sequence => match call.first_text.as_deref().and_then(plain_name) {
+                CallEffect::Sequence => match call.first_text.as_deref().and_then(named) {
                     Some(relation) => self.add_target(&Target {
                         relation,
                         effect: Effect::Insert,
@@ -134,6 +143,7 @@ impl<'v> Reach<'v> {
                 function.volatile && function.single_argument && &*function.schema != "pg_catalog"
             })
         };
+        let acts = |name: &str| acts(name) || catalog.cast_acts(name);
         if statement.uses.attributes.iter().any(|name| acts(name)) {
             self.everything("it may call a volatile function in attribute notation");
         }
@@ -152,6 +162,17 @@ impl<'v> Reach<'v> {
             .any(|name| catalog.cast_acts(name))
         {
             self.everything("it uses a cast with a volatile function");
+        }
+        if statement
+            .uses
+            .types
+            .iter()
+            .any(|oid| catalog.type_acts(*oid))
+        {
+            self.everything("a parameter of it has a type that a volatile function checks");
+        }
+        if catalog.casts_act_unseen() && computes(statement) {
+            self.everything("the server may cast by a volatile function where nothing is written");
         }
     }
 
@@ -274,6 +295,9 @@ impl<'v> Reach<'v> {
                 self.not_found("a relation that it reaches is not known");
                 continue;
             };
+            if relation.kind == RelationKind::ForeignTable && effect.changes_rows() {
+                self.foreign.push(oid);
+            }
             if relation.acts_on_write {
                 self.everything("a rule or a trigger of its target writes elsewhere");
             }
@@ -302,22 +326,35 @@ impl<'v> Reach<'v> {
     }
 }
 
-/// The relation of a text such as `nextval` takes, where it has no quotes.
-fn plain_name(text: &str) -> Option<RelationName> {
-    let plain = |part: &str| {
-        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$';
-        !part.is_empty() && part.bytes().all(word)
-    };
-    let (schema, name) = match text.split_once('.') {
-        Some((schema, name)) => (Some(schema), name),
-        None => (None, text),
-    };
-    if !plain(name) || !schema.is_none_or(plain) {
+/// Whether a statement has values of other types than its literals.
+fn computes(statement: &Statement) -> bool {
+    let uses = &statement.uses;
+    !(uses.reads.is_empty()
+        && uses.targets.is_empty()
+        && uses.functions.is_empty()
+        && uses.operators.is_empty()
+        && uses.casts.is_empty())
+        || statement.executes.is_some()
+}
+
+/// The relation of a text such as `nextval` takes.
+fn named(text: &str) -> Option<RelationName> {
+    // A number is an oid, a dash none.
+    if text.starts_with(|char: char| char.is_ascii_digit() || char == '-') {
         return None;
     }
-    let folded = |part: &str| part.to_ascii_lowercase().into();
-    Some(RelationName {
-        schema: schema.map(folded),
-        name: folded(name),
-    })
+    let mut names = identifier::split(text, '.')?.into_iter();
+    match (names.next()?, names.next(), names.next()) {
+        (name, None, None) => Some(RelationName { schema: None, name }),
+        (schema, Some(name), None) => Some(RelationName {
+            schema: Some(schema),
+            name,
+        }),
+        // With its database, which is this one or none.
+        (_, Some(schema), Some(name)) if names.next().is_none() => Some(RelationName {
+            schema: Some(schema),
+            name,
+        }),
+        _ => None,
+    }
 }

@@ -8,6 +8,7 @@ use crate::protocol::Unmatched;
 use crate::protocol::pattern::{
     Captures, InvalidPattern, LockTemplate, Match, Pattern, Segment, Subject,
 };
+use crate::protocol::postgres::identifier::NAME_BYTES_MAX;
 
 /// One rule. A name in it is written as in SQL: folded to lower case unless it is quoted; `*`
 /// stands for any name, `{name}` for one that the lock is made of.
@@ -131,6 +132,15 @@ fn names(what: &'static str, text: &str, parts: usize) -> Result<Pattern, Invali
         };
         return Err(invalid(what, text, reason));
     }
+    let is_plain = |name: &&String| !name.contains(['{', '*']);
+    if split
+        .iter()
+        .filter(is_plain)
+        .any(|name| name.len() > NAME_BYTES_MAX)
+    {
+        let reason = "no name of a server is longer than 63 bytes: longer ones are cut";
+        return Err(invalid(what, text, reason));
+    }
     let compiled = Pattern::new(Subject::Names, &split.join("/"));
     compiled.map_err(|error| InvalidPattern {
         what,
@@ -174,11 +184,23 @@ fn split(text: &str) -> Result<Vec<String>, &'static str> {
     Ok(names)
 }
 
+/// What becomes of writes that rules cover and that go to tables of other servers. Such a server
+/// commits what it was sent also after the session here is gone: that proves nothing there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ForeignWrites {
+    /// They are refused.
+    #[default]
+    Refuse,
+    /// They pass under tickets, and may be applied after a newer one.
+    Pass,
+}
+
 /// The rules of a listener.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PostgresRules {
     rules: Vec<PostgresRule>,
     unmatched: Unmatched,
+    foreign_writes: ForeignWrites,
     reading_functions: Vec<(Box<str>, Box<str>)>,
 }
 
@@ -188,8 +210,22 @@ impl PostgresRules {
         PostgresRules {
             rules,
             unmatched,
+            foreign_writes: ForeignWrites::default(),
             reading_functions: vec![],
         }
+    }
+
+    /// The same with this for tables of other servers.
+    pub fn with_foreign_writes(self, foreign_writes: ForeignWrites) -> PostgresRules {
+        PostgresRules {
+            foreign_writes,
+            ..self
+        }
+    }
+
+    /// What becomes of writes to tables of other servers.
+    pub fn foreign_writes(&self) -> ForeignWrites {
+        self.foreign_writes
     }
 
     /// Volatile functions that the operator knows to read: schema and name.
@@ -218,9 +254,9 @@ impl PostgresRules {
         self.unmatched == Unmatched::Reject && !self.rules.iter().any(covers_all)
     }
 
-    /// Whether there is none: nothing needs to be classified for them.
-    pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+    /// Whether a write may need a ticket, or be refused: otherwise nothing is classified.
+    pub fn guards(&self) -> bool {
+        !self.rules.is_empty() || self.unmatched == Unmatched::Reject
     }
 
     /// Every lock that a rule can name.
@@ -246,17 +282,8 @@ impl PostgresRules {
     /// prepared transaction that somebody else has prepared.
     pub fn everything(&self, database: &str) -> Required {
         let mut locks = vec![];
-        for rule in &self.rules {
-            let Some(captures) = rule.in_database(database) else {
-                continue;
-            };
-            if rule.covers != Covers::Database && rule.lock.fixed().is_none() {
-                return Required::Unclassified("which locks it needs cannot be told");
-            }
-            match rule.lock.build(&captures) {
-                Ok(lock) => locks.push(lock),
-                Err(_) => return Required::Unclassified(NO_LOCK),
-            }
+        if let Err(why) = self.add_all(database, &mut locks) {
+            return Required::Unclassified(why);
         }
         if locks.is_empty() && self.unmatched == Unmatched::Reject {
             return Required::Unclassified(NO_RULE);
@@ -264,6 +291,20 @@ impl PostgresRules {
         locks.sort_unstable();
         locks.dedup();
         Required::Write(locks)
+    }
+
+    /// Adds every lock that guards something in a database.
+    fn add_all(&self, database: &str, locks: &mut Vec<LockName>) -> Result<(), &'static str> {
+        for rule in &self.rules {
+            let Some(captures) = rule.in_database(database) else {
+                continue;
+            };
+            if rule.covers != Covers::Database && rule.lock.fixed().is_none() {
+                return Err("which locks it needs cannot be told");
+            }
+            locks.push(rule.lock.build(&captures).map_err(|_| NO_LOCK)?);
+        }
+        Ok(())
     }
 
     /// The locks of a write that reaches so far.
@@ -276,7 +317,15 @@ impl PostgresRules {
             let Some(of_database) = rule.in_database(view.database) else {
                 continue;
             };
+            if self.foreign_writes == ForeignWrites::Refuse && covers_foreign(rule, reach, view) {
+                return Required::Unclassified(FOREIGN);
+            }
             if let Err(why) = add_locks(rule, of_database, reach, view, &mut locks) {
+                return Required::Unclassified(why);
+            }
+        }
+        for database in &reach.databases {
+            if let Err(why) = self.add_all(database, &mut locks) {
                 return Required::Unclassified(why);
             }
         }
@@ -290,7 +339,17 @@ impl PostgresRules {
 }
 
 const NO_LOCK: &str = "a name gives no valid lock name";
+const FOREIGN: &str = "what is written to a foreign table may be applied there after its session is \
+     gone; `foreign_writes` says whether that passes";
 const NO_RULE: &str = "no rule covers this write";
+
+fn covers_foreign(rule: &PostgresRule, reach: &Reach<'_>, view: &View<'_>) -> bool {
+    let mut foreign = reach.foreign.iter();
+    foreign.any(|oid| {
+        let relation = view.catalog.relation(*oid);
+        relation.is_some_and(|it| rule.on_relation(&it.schema, &it.name).is_some())
+    })
+}
 
 fn add_locks(
     rule: &PostgresRule,

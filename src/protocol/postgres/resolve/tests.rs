@@ -1,4 +1,6 @@
+mod foreign;
 mod redefined;
+mod unseen;
 
 use super::{
     Catalog, CatalogParts, ForeignKey, Function, Oid, PostgresRule, PostgresRules, Relation,
@@ -101,6 +103,7 @@ fn catalog() -> Catalog {
         functions,
         acting_operators: vec!["===".into()],
         acting_casts: vec!["evil_type".into()],
+        ..CatalogParts::default()
     })
 }
 
@@ -192,6 +195,13 @@ fn a_write_needs_the_locks_of_what_it_reaches() {
         ("DROP INDEX orders_pkey", "orders"),
         ("SELECT nextval('orders_id_seq')", "orders"),
         ("SELECT nextval('public.Orders_id_seq')", "orders"),
+        (
+            "SELECT nextval('shop.\"public\" . \"orders_id_seq\"')",
+            "orders",
+        ),
+        ("SELECT nextval('\"Orders_id_seq\"')", ALL),
+        // A number is an oid.
+        ("SELECT nextval('5')", ALL),
         ("SELECT nextval(x) FROM free", ALL),
         ("INSERT INTO free VALUES (1)", ""),
         (
@@ -349,6 +359,7 @@ fn rules_cover_databases_schemas_and_tables() {
         (None, None, Some("a.\"*\"")),
         (None, None, Some("a.**")),
         (None, None, Some("a.x*")),
+        (None, None, Some(&format!("a.{}", "x".repeat(64)))),
     ] {
         assert!(
             PostgresRule::new(database, schema, table, "l").is_err(),

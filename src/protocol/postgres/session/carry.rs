@@ -4,17 +4,21 @@ use std::sync::Arc;
 
 use super::span::{Origin, Span, Step};
 use super::{
-    Considered, Forward, Kind, Name, Prepared, REFUSED_NAME, REFUSED_TEXT, Run, Session, lexing,
+    Considered, Forward, Kind, Message, Name, Prepared, REFUSED_NAME, REFUSED_TEXT, Run, Session,
+    lexing,
 };
 use crate::protocol::postgres::classify::{Class, SessionControl, Statement};
 use crate::protocol::postgres::frame;
+use crate::protocol::postgres::identifier::cut_bytes;
 use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::postgres::ticket::change::Change;
 
 impl Session {
     /// The statements that a Bind may bind: for the tickets in its values.
     pub fn bound_statements(&self, statement: &[u8]) -> Vec<Arc<Statement>> {
-        let candidates = self.statements.candidates(statement, self.open_id());
+        let candidates = self
+            .statements
+            .candidates(cut_bytes(statement), self.open_id());
         let known = candidates.known.into_iter();
         known.filter_map(|it| it.statement).collect()
     }
@@ -50,6 +54,9 @@ impl Session {
                 if act.changes.iter().any(Change::is_of_path) {
                     self.path_touched = Some(self.next_span);
                 }
+            }
+            if let (Some(shown), false) = (step.snapshot(), skipped) {
+                self.ahead.take_snapshot(shown);
             }
             let span = self.span_to_fill();
             match considered.kind {
@@ -204,6 +211,50 @@ impl Session {
         self.rolled_back = true;
         self.begins_again = true;
         self.inject(b"ROLLBACK", Step::RollBack)
+    }
+
+    /// Whether the server skips to a Sync that the client has yet to send, and nothing else is on
+    /// its way.
+    pub fn awaits_sync_only(&self) -> bool {
+        let mut spans = self.spans.iter();
+        let only = (spans.next(), spans.next());
+        !self.copying && matches!(only, (Some(span), None) if span.failed && !span.ended)
+    }
+
+    /// Ends the client's pipeline: what is to be sent. Only while [`Session::awaits_sync_only`].
+    pub fn end_pipeline(&mut self) -> Vec<u8> {
+        assert!(self.awaits_sync_only(), "the server takes the client's own");
+        let span = self.span_to_fill();
+        (span.ended, span.by_sync) = (true, true);
+        // ReadyForQuery is told when the client asks for it.
+        span.origin = Origin::ClientContinued;
+        self.ahead.end_span(true);
+        self.skips = true;
+        frame::sync()
+    }
+
+    /// What is sent in the place of a message of a pipeline that the proxy has ended; `None`: it is
+    /// none.
+    pub fn skip(&mut self, message: Message<'_>) -> Option<Vec<u8>> {
+        if !self.skips {
+            return None;
+        }
+        let mut send = vec![];
+        if matches!(message, Message::Sync) {
+            self.skips = false;
+            let rolled_back = std::mem::take(&mut self.rolled_back);
+            self.begin_again(&mut send);
+            if rolled_back {
+                // Its block has failed, as it was told: an error of which it is told nothing.
+                self.span_to_fill().push_extended(Step::Refused(vec![]));
+                send.extend(frame::parse(REFUSED_NAME, REFUSED_TEXT));
+            }
+            let span = self.span_to_fill();
+            (span.ended, span.by_sync) = (true, true);
+            self.ahead.end_span(false);
+            send.extend(frame::sync());
+        }
+        Some(send)
     }
 
     /// Runs a query of the proxy, of which the client sees nothing. Only while

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use super::early::{self, cut_head, only_sets};
 use super::span::{Span, SpanId, Step};
 use super::state::{Act, State};
 use super::{Bound, Considered, Kind, Message, Name, Path, Prepared, Run, Session};
 use crate::protocol::postgres::classify::{
     Class, Classified, SessionControl, Statement, TransactionControl, Unreadable,
 };
-use crate::protocol::postgres::frame::Bind;
+use crate::protocol::postgres::frame::{Bind, BindHead};
 use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::postgres::ticket::change::{self, Change, Lasts, To, changes};
 use crate::protocol::postgres::ticket::comment::{self, CommentTickets};
@@ -25,14 +26,14 @@ impl Session {
                 _ => Err(Refusal::malformed("a message other than data during COPY")),
             };
         }
-        match message {
+        match message.cut() {
             Message::Query(text, classified) => self.consider_query(text, classified),
             Message::Parse(name, text, classified) => self.consider_parse(name, text, classified),
-            Message::Bind(bind) => self.consider_bind(bind.portal, bind.statement, Some(bind)),
-            Message::BindHead(portal, statement) => self.consider_bind(portal, statement, None),
+            Message::Bind(bind) => self.consider_bind(bind.head(), Some(bind)),
+            Message::BindHead(head) => self.consider_bind(head, None),
             Message::Execute(portal) => self.consider_execute(portal),
             Message::FunctionCall => Ok(self.consider_function()),
-            Message::Describe => Ok(self.one_step(Step::Describe)),
+            Message::Describe(kind, name) => Ok(self.consider_describe(kind, name)),
             Message::Close(kind, name) => Ok(self.one_step(Step::Close(kind, name.into()))),
             Message::Sync => Ok(self.considered(Kind::Sync)),
             Message::CopyEnd => Ok(Considered {
@@ -58,13 +59,15 @@ impl Session {
             span: self.open_span().map_or(self.next_span, |span| span.id),
             rolled_back: self.rolled_back,
             may_commit: false,
+            presents: Default::default(),
+            analyses: vec![],
             kind,
             steps: vec![],
             names: vec![],
         }
     }
 
-    fn one_step(&self, step: Step) -> Considered {
+    pub(super) fn one_step(&self, step: Step) -> Considered {
         Considered {
             steps: vec![step],
             ..self.considered(Kind::Extended)
@@ -78,7 +81,7 @@ impl Session {
 
     /// The path in which the server will resolve names in this state. While something on its way
     /// may fail and leave another one, it is not known.
-    fn path_in(&self, state: &State) -> Path {
+    pub(super) fn path_in(&self, state: &State) -> Path {
         let path = state.scope.now().known_path()?;
         let certain = !self.is_behind()
             || self.path_touched.is_none() && self.certain.scope.has_only_path(&path);
@@ -91,12 +94,12 @@ impl Session {
     }
 
     /// Whether the gate is asked before the next statement is forwarded.
-    fn asks(&self) -> bool {
+    pub(super) fn asks(&self) -> bool {
         !self.ahead.scope.in_transaction() || self.is_behind()
     }
 
     /// Whether something that was forwarded may fail yet without what comes next being skipped.
-    fn is_behind(&self) -> bool {
+    pub(super) fn is_behind(&self) -> bool {
         self.spans.iter().any(|span| span.ended)
     }
 
@@ -182,7 +185,6 @@ impl Session {
             executed.extend(self.fetched());
         }
         let late = state.snapshot_is_fixed();
-        let before = state.scope.now().tickets.clone();
         if let Class::Transaction(TransactionControl::Savepoint(name)) = &statement.class
             && let Err(error) = state.scope.clone().savepoint(name)
         {
@@ -191,12 +193,16 @@ impl Session {
         let act = Act {
             statement: Arc::clone(statement),
             changes,
+            comment: comment.clone(),
         };
         state.apply(&act);
         let now = state.scope.now();
+        let imports = statement.class == Class::Session(SessionControl::ImportSnapshot);
+        let shown = [now.tickets.clone(), comment.clone()];
         let ends = !state.scope.in_transaction();
-        let mut shown = now.tickets.as_slice().iter().chain(comment.as_slice());
-        if late && !ends && shown.any(|ticket| !before.as_slice().contains(ticket)) {
+        // By its own Parse it may have fixed it: what it sets counts in the next transaction.
+        let only_sets = considered.kind == Kind::Extended && only_sets(statement);
+        if (late && !ends && !only_sets || imports) && state.shows_late(&shown) {
             return Err(Refusal::invalid(
                 "a ticket is set before the first query of a REPEATABLE READ or SERIALIZABLE \
                  transaction: what it reads now was fixed before",
@@ -232,7 +238,7 @@ impl Session {
         text: &[u8],
         classified: &Classified,
     ) -> Result<Considered, Refusal> {
-        if !self.statements.has_room(name) {
+        if !self.statements.has_room() {
             return Err(Refusal::invalid(
                 "the session has too many prepared statements",
             ));
@@ -254,22 +260,30 @@ impl Session {
             false => Tickets::default(),
         };
         let prepared = Prepared { statement, comment };
+        let looks = prepared.statement.as_deref().is_some_and(early::looks);
+        let (presents, shown) = self.early(looks, &prepared.comment);
+        let analyses = self.analyses(looks, [&prepared].into_iter());
         Ok(Considered {
             names: vec![Name::Statement(name.into(), prepared)],
-            ..self.one_step(Step::Parse(name.into()))
+            presents,
+            ..self.analysing(Step::Parse(name.into(), shown), analyses)
         })
     }
 
     fn consider_bind(
         &self,
-        portal: &[u8],
-        statement: &[u8],
+        head: BindHead<'_>,
         bind: Option<&Bind<'_>>,
     ) -> Result<Considered, Refusal> {
-        if !self.portals.has_room(portal) {
+        let BindHead {
+            portal,
+            statement,
+            has_values,
+        } = cut_head(head);
+        if !self.portals.has_room() {
             return Err(Refusal::invalid("the session has too many portals"));
         }
-        let mut considered = self.one_step(Step::Bind(portal.into()));
+        let mut names = vec![];
         let mut bound = vec![];
         let found = self.statements.candidates(statement, self.open_id());
         let search_path = self.path_in(&self.ahead);
@@ -290,7 +304,7 @@ impl Session {
             let begins = prepared.statement.as_ref();
             let begins = begins.is_some_and(|it| it.operation == "BEGIN");
             if !begins && !prepared.comment.is_empty() {
-                considered.names.push(Name::CommentUsed);
+                names.push(Name::CommentUsed);
             }
             let search_path = search_path.clone();
             bound.push(Bound {
@@ -312,8 +326,18 @@ impl Session {
                 search_path: None,
             });
         }
-        considered.names.push(Name::Portal(portal.into(), bound));
-        Ok(considered)
+        // Its values are read with a snapshot, whatever the statement is.
+        let looks = has_values || bound.iter().any(Bound::looks);
+        let comments = bound.iter().map(|it| &it.prepared.comment);
+        let comment = comments.clone().find(|it| !it.is_empty()).cloned();
+        let (presents, shown) = self.early(looks, &comment.unwrap_or_default());
+        let analyses = self.analyses(looks, bound.iter().map(|it| &it.prepared));
+        names.push(Name::Portal(portal.into(), bound));
+        Ok(Considered {
+            names,
+            presents,
+            ..self.analysing(Step::Bind(portal.into(), shown), analyses)
+        })
     }
 
     fn consider_execute(&self, portal: &[u8]) -> Result<Considered, Refusal> {

@@ -11,7 +11,7 @@
 //! [`Considered::asks`] is set where a transaction begins, or may begin: after each commit boundary
 //! within a span, and at the first statement of a span that is sent before an earlier one ended.
 //! The permits are the span's and last until [`Reply::ended`] names it or a later one: the
-//! ReadyForQuery that reports no transaction.
+//! ReadyForQuery that reports no transaction, or the error that ends one without a block.
 //!
 //! # Refusals keep the server's own state
 //!
@@ -27,11 +27,16 @@
 //! that the client expects, and its ROLLBACK has something to end. An error alone would not do: it
 //! ends no more than the innermost savepoint, and the rest could be committed yet.
 //!
+//! A pipeline of a failed block, whose Sync may never come, is ended by the proxy first
+//! ([`Session::end_pipeline`]). What the client then sends of it is dropped ([`Session::skip`]): the
+//! server would have skipped it.
+//!
 //! What is predicted is checked: an answer that does not fit is [`Unexpected`], and the session
 //! ends.
 
 mod carry;
 mod consider;
+mod early;
 mod lexing;
 mod names;
 mod reply;
@@ -42,7 +47,7 @@ mod tamper;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub use names::{NAME_BYTES_MAX, NAMES_MAX};
+pub use names::NAMES_MAX;
 pub use reply::{Deliver, Reply, Unexpected};
 pub use span::SpanId;
 pub use tamper::may_turn_read_write;
@@ -52,7 +57,7 @@ use self::names::Names;
 use self::span::{Span, Step};
 use self::state::State;
 use super::classify::{Class, Classified, Lexing, SessionControl, Statement, TransactionControl};
-use super::frame::{Bind, ClosedKind, TransactionStatus};
+use super::frame::{Bind, BindHead, ClosedKind, TransactionStatus};
 use super::ticket::Tickets;
 use super::ticket::change::Change;
 use super::ticket::scope::{Scope, Settings};
@@ -75,14 +80,14 @@ const REFUSED_NAME: &[u8] = b"ringfence: refused";
 pub enum Message<'m> {
     /// `Q`: the text and what it is. A text that streams has none but what is unread of it.
     Query(&'m [u8], &'m Classified),
-    /// `P`: the statement's name, the text and what it is.
+    /// `P`: the statement's name, the text and what it is, with the types that are given.
     Parse(&'m [u8], &'m [u8], &'m Classified),
     /// `B`, whole.
     Bind(&'m Bind<'m>),
-    /// `B` that streams: portal and statement.
-    BindHead(&'m [u8], &'m [u8]),
-    /// `D`.
-    Describe,
+    /// `B` that was not read as a whole.
+    BindHead(BindHead<'m>),
+    /// `D`: of which kind, and the name.
+    Describe(ClosedKind, &'m [u8]),
     /// `E`: the portal.
     Execute(&'m [u8]),
     /// `C`: of which kind, and the name.
@@ -129,6 +134,12 @@ pub struct Considered {
     /// What was written in the transaction may take effect with it: its permits are released
     /// before it is forwarded. Not where a block stays open after it.
     pub may_commit: bool,
+    /// Tickets that are presented before it is forwarded, though it runs nothing: it takes the
+    /// snapshot of what is read under them. The session's, and those of a comment.
+    pub presents: [Tickets; 2],
+    /// Statements that it analyses or plans, or whose values it reads. Where a type of the database
+    /// runs a function as it is read, they count as if they ran.
+    pub analyses: Vec<Run>,
     kind: Kind,
     steps: Vec<Step>,
     names: Vec<Name>,
@@ -214,6 +225,9 @@ pub struct Session {
     copying: bool,
     /// The client believes in a transaction that the proxy rolled back, and was not told yet.
     rolled_back: bool,
+    /// The client goes on with a pipeline that the proxy has ended: the server would have skipped
+    /// the rest of it.
+    skips: bool,
     /// A BEGIN of the proxy goes before the client's next message.
     begins_again: bool,
     /// The tickets that the gate was asked for last.
@@ -239,6 +253,7 @@ impl Session {
             portals: Names::new(),
             copying: false,
             rolled_back: false,
+            skips: false,
             begins_again: false,
             asked: Tickets::default(),
             lexing: LexingState::default(),
@@ -253,6 +268,26 @@ impl Session {
         let awaited = |span: &Span| span.steps.iter().any(|step| *step != Step::CopyEnd);
         let quiet = |span: &Span| !span.ended && !span.failed && !awaited(span);
         !self.copying && self.spans.iter().all(quiet)
+    }
+
+    /// Whether answers are awaited that the server may keep until a Sync or Flush.
+    pub fn may_need_flush(&self) -> bool {
+        let open = self.spans.back().filter(|span| !span.ended);
+        !self.copying && open.is_some_and(|span| !span.steps.is_empty())
+    }
+
+    /// The client has begun a pipeline, and the server answers to it when it likes until the
+    /// client sends a Sync or Flush.
+    pub fn is_in_pipeline(&self) -> bool {
+        self.spans.back().is_some_and(|span| !span.ended)
+    }
+
+    /// Whether nothing more comes of the server until the client sends more: the answers have come,
+    /// and the server may skip to a Sync.
+    pub fn is_stalled(&self) -> bool {
+        let awaited = |span: &Span| span.steps.iter().any(|step| *step != Step::CopyEnd);
+        let stalled = |span: &Span| !span.ended && (span.failed || !awaited(span));
+        self.copying || self.spans.iter().all(stalled)
     }
 
     /// Whether the server has a transaction open, as far as it has told: a block, or statements

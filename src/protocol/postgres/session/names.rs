@@ -12,9 +12,6 @@ use super::SpanId;
 /// Most names of one kind in a session.
 pub const NAMES_MAX: usize = 100_000;
 
-/// Longest name that is kept, in bytes; SQL's own names are cut to 63.
-pub const NAME_BYTES_MAX: usize = 4096;
-
 /// Names, certain and awaited.
 #[derive(Debug)]
 pub(super) struct Names<T> {
@@ -59,8 +56,8 @@ impl<T: Clone + PartialEq> Names<T> {
     }
 
     /// Whether one more has a place.
-    pub(super) fn has_room(&self, name: &[u8]) -> bool {
-        name.len() <= NAME_BYTES_MAX && self.certain.len() + self.awaited.len() < NAMES_MAX
+    pub(super) fn has_room(&self) -> bool {
+        self.certain.len() + self.awaited.len() < NAMES_MAX
     }
 
     /// Everything that a name may mean when the server gets to it, in a message that would join the

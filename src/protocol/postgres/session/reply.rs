@@ -1,7 +1,7 @@
 //! The server's replies, in order, against what is awaited.
 
-use super::span::{Origin, SpanId, Step};
-use super::state::Act;
+use super::span::{Origin, Span, SpanId, Step};
+use super::state::{Act, Shown};
 use super::{Session, forgets};
 use crate::protocol::postgres::classify::{Class, SessionControl, TransactionControl};
 use crate::protocol::postgres::frame::{BackendMessage, ClosedKind, TransactionStatus};
@@ -30,7 +30,8 @@ pub enum Deliver {
 pub struct Reply {
     /// What the client gets.
     pub deliver: Deliver,
-    /// No transaction is open after this span: its permits and those of earlier spans end.
+    /// No transaction is open after this span, or what was open of it can only be rolled back: its
+    /// permits and those of earlier spans end.
     pub ended: Option<SpanId>,
 }
 
@@ -73,11 +74,17 @@ impl Session {
                 _ => return unexpected("FunctionCallResponse"),
             },
             BackendMessage::ParseComplete => match self.take_step("ParseComplete")? {
-                Step::Parse(name) => self.statements.confirm(&name),
+                Step::Parse(name, shown) => {
+                    self.statements.confirm(&name);
+                    self.looked(shown);
+                }
                 _ => return unexpected("ParseComplete"),
             },
             BackendMessage::BindComplete => match self.take_step("BindComplete")? {
-                Step::Bind(name) => self.portals.confirm(&name),
+                Step::Bind(name, shown) => {
+                    self.portals.confirm(&name);
+                    self.looked(shown);
+                }
                 _ => return unexpected("BindComplete"),
             },
             BackendMessage::CloseComplete => match self.take_step("CloseComplete")? {
@@ -87,15 +94,22 @@ impl Session {
             },
             BackendMessage::RowDescription | BackendMessage::NoData => {
                 let span = self.spans.front_mut();
-                if let Some(span) = span.filter(|span| span.steps.front() == Some(&Step::Describe))
-                {
-                    span.take();
+                let described = |span: &Span| matches!(span.steps.front(), Some(Step::Describe(_)));
+                let step = span.filter(|it| described(it)).and_then(Span::take);
+                if let Some(Step::Describe(shown)) = step {
+                    self.looked(shown);
                 }
             }
             BackendMessage::CopyIn => self.copy_in()?,
             _ => {}
         }
         Ok(told)
+    }
+
+    fn looked(&mut self, shown: Option<Shown>) {
+        if let Some(shown) = shown {
+            self.certain.take_snapshot(&shown);
+        }
     }
 
     fn take_step(&mut self, what: &'static str) -> Result<Step, Unexpected> {
@@ -175,6 +189,7 @@ impl Session {
             };
         };
         span.failed = true;
+        let id = span.id;
         let in_pipeline = std::mem::take(&mut span.extended) > 0;
         let steps = std::mem::take(&mut span.steps);
         let mut told = told;
@@ -185,6 +200,13 @@ impl Session {
             None => {}
         }
         steps.for_each(|step| self.give_up(step));
+        // Without a block nothing of it is left that could be committed: the server aborts before it
+        // takes the next message, and skips what comes up to the Sync, which may never come. A block
+        // may live on by its savepoints; whether there is one is not certain behind what was not
+        // read.
+        if in_pipeline && !self.certain.is_explicit() && !self.is_distrusted() {
+            told.ended = Some(id);
+        }
         if in_pipeline {
             self.skip_to_sync();
         }
@@ -195,8 +217,8 @@ impl Session {
     /// The server will not do it.
     fn give_up(&mut self, step: Step) {
         match step {
-            Step::Parse(name) => self.statements.give_up(&name),
-            Step::Bind(name) => self.portals.give_up(&name),
+            Step::Parse(name, _) => self.statements.give_up(&name),
+            Step::Bind(name, _) => self.portals.give_up(&name),
             Step::Statement(Some(act)) => {
                 let class = &act.statement.class;
                 if let Class::Session(SessionControl::Prepare { name, .. }) = class {
@@ -311,7 +333,11 @@ impl Session {
                         }
                     }
                     Step::RollBack => state.end(false, false),
-                    _ => {}
+                    other => {
+                        if let Some(shown) = other.snapshot() {
+                            state.take_snapshot(shown);
+                        }
+                    }
                 }
             }
             if span.failed || span.ended {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::state::Act;
+use super::state::{Act, Shown};
 use crate::protocol::postgres::frame::ClosedKind;
 
 /// A span's number: they are counted from 1 as they begin. What ends with one ReadyForQuery is a
@@ -18,12 +18,12 @@ pub(super) enum Step {
     Unread,
     /// FunctionCallResponse.
     Function,
-    /// ParseComplete.
-    Parse(Box<[u8]>),
-    /// BindComplete.
-    Bind(Box<[u8]>),
-    /// RowDescription or NoData.
-    Describe,
+    /// ParseComplete. `Some`: it takes a snapshot while these are shown.
+    Parse(Box<[u8]>, Option<Shown>),
+    /// BindComplete. The same.
+    Bind(Box<[u8]>, Option<Shown>),
+    /// RowDescription or NoData. The same.
+    Describe(Option<Shown>),
     /// CloseComplete.
     Close(ClosedKind, Box<[u8]>),
     /// CommandComplete of a ROLLBACK of the proxy.
@@ -32,6 +32,16 @@ pub(super) enum Step {
     CopyEnd,
     /// ErrorResponse, in the place of which this is told.
     Refused(Vec<u8>),
+}
+
+impl Step {
+    /// What is shown while it takes a snapshot ahead of a statement.
+    pub(super) fn snapshot(&self) -> Option<&Shown> {
+        match self {
+            Step::Parse(_, shown) | Step::Bind(_, shown) | Step::Describe(shown) => shown.as_ref(),
+            _ => None,
+        }
+    }
 }
 
 /// Whose messages a span has.

@@ -6,14 +6,19 @@ use crate::protocol::postgres::classify::{
     Class, Isolation, SessionControl, SetValue, Statement, TransactionControl,
     isolation as level_of,
 };
+use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::postgres::ticket::change::Change;
 use crate::protocol::postgres::ticket::scope::Scope;
+
+/// The tickets that were shown at one time: the session's, and those of a comment.
+pub(super) type Shown = [Tickets; 2];
 
 /// What a statement does to a [`State`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Act {
     pub(super) statement: Arc<Statement>,
     pub(super) changes: Vec<Change>,
+    pub(super) comment: Tickets,
 }
 
 /// Settings and transaction.
@@ -21,8 +26,9 @@ pub(super) struct Act {
 pub(super) struct State {
     pub(super) scope: Scope,
     isolation: Isolation,
-    /// The transaction has taken a snapshot.
-    snapshot: bool,
+    /// What was shown when the transaction's snapshot was taken, also by a Parse before its first
+    /// statement; `None`: it has taken none.
+    snapshot: Option<Shown>,
     /// A block that the client began: it does not end with its span.
     explicit: bool,
     /// The block has failed: a COMMIT rolls it back.
@@ -35,7 +41,7 @@ impl State {
         State {
             scope,
             isolation,
-            snapshot: false,
+            snapshot: None,
             explicit: false,
             failed: false,
         }
@@ -54,14 +60,42 @@ impl State {
         });
     }
 
-    /// Whether what the transaction reads was fixed before now.
-    pub(super) fn snapshot_is_fixed(&self) -> bool {
-        self.scope.in_transaction() && self.snapshot && self.isolation == Isolation::OneSnapshot
+    /// Whether the transaction, or the one that comes next, reads as of one snapshot.
+    fn has_one_snapshot(&self) -> bool {
+        let isolation = match self.scope.in_transaction() {
+            true => self.isolation,
+            false => self.scope.now().isolation,
+        };
+        isolation == Isolation::OneSnapshot
     }
 
-    /// Whether the open transaction has taken a snapshot.
+    /// Whether what the transaction reads was fixed before now.
+    pub(super) fn snapshot_is_fixed(&self) -> bool {
+        self.has_snapshot() && self.has_one_snapshot()
+    }
+
+    /// Whether a snapshot that is taken now fixes what the transaction reads.
+    pub(super) fn would_fix_snapshot(&self) -> bool {
+        !self.has_snapshot() && self.has_one_snapshot()
+    }
+
+    /// Whether a ticket among these was not shown yet when the snapshot was taken.
+    pub(super) fn shows_late(&self, shown: &Shown) -> bool {
+        let Some(seen) = &self.snapshot else {
+            return false;
+        };
+        let in_time = |ticket| seen.iter().any(|it| it.as_slice().contains(ticket));
+        !shown.iter().flat_map(Tickets::as_slice).all(in_time)
+    }
+
+    /// Whether the transaction has taken a snapshot.
     pub(super) fn has_snapshot(&self) -> bool {
-        self.scope.in_transaction() && self.snapshot
+        self.snapshot.is_some()
+    }
+
+    /// A snapshot is taken, unless there is one.
+    pub(super) fn take_snapshot(&mut self, shown: &Shown) {
+        self.snapshot.get_or_insert_with(|| shown.clone());
     }
 
     /// Whether a transaction is open that does not end with its span.
@@ -73,7 +107,6 @@ impl State {
         if !self.scope.in_transaction() {
             self.scope.begin();
             self.isolation = self.scope.now().isolation;
-            self.snapshot = false;
             self.explicit = false;
         }
     }
@@ -102,7 +135,13 @@ impl State {
         for change in &act.changes {
             change.apply(&mut self.scope);
         }
-        self.snapshot |= act.statement.takes_snapshot();
+        if act.statement.takes_snapshot() {
+            self.take_snapshot(&match &act.statement.class {
+                // It was taken elsewhere, before whatever is shown here.
+                Class::Session(SessionControl::ImportSnapshot) => Shown::default(),
+                _ => [self.scope.now().tickets.clone(), act.comment.clone()],
+            });
+        }
     }
 
     fn control(&mut self, control: &TransactionControl) {
@@ -134,10 +173,10 @@ impl State {
             false => self.scope.rollback(),
         }
         self.failed = false;
+        self.snapshot = None;
         if chain {
             // The next one has the same isolation, and its own snapshot.
             self.scope.begin();
-            self.snapshot = false;
             self.explicit = true;
         }
     }

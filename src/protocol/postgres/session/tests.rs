@@ -1,7 +1,7 @@
 use super::{Considered, Deliver, Message, Session, Unexpected, may_turn_read_write};
-use crate::protocol::postgres::classify::{Isolation, Lexing, classify};
+use crate::protocol::postgres::classify::{Classified, Isolation, Lexing, Unreadable, classify};
 use crate::protocol::postgres::frame::{
-    BackendMessage, Bind, ClosedKind, FrontendMessage, TransactionStatus, error_response,
+    BackendMessage, Bind, BindHead, ClosedKind, FrontendMessage, TransactionStatus, error_response,
 };
 use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::postgres::ticket::scope::Settings;
@@ -55,7 +55,7 @@ impl Driven {
     }
 
     fn bind(&mut self, portal: &str, statement: &str) {
-        self.send(Message::BindHead(portal.as_bytes(), statement.as_bytes()));
+        self.send(bind(portal, statement));
     }
 
     fn execute(&mut self, portal: &str) -> Considered {
@@ -119,6 +119,15 @@ impl Driven {
     fn tickets(&self) -> String {
         self.0.settings().tickets.as_slice().join(",")
     }
+}
+
+/// A Bind without values.
+fn bind<'m>(portal: &'m str, statement: &'m str) -> Message<'m> {
+    Message::BindHead(BindHead {
+        portal: portal.as_bytes(),
+        statement: statement.as_bytes(),
+        has_values: false,
+    })
 }
 
 fn of(considered: &Considered) -> Vec<String> {

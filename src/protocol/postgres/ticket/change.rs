@@ -10,6 +10,7 @@ use crate::protocol::postgres::classify::{
     isolation, truth_of,
 };
 use crate::protocol::postgres::frame::{Bind, rewrite_bind};
+use crate::protocol::postgres::identifier;
 use crate::protocol::refusal::Refusal;
 
 /// One change of a setting.
@@ -176,7 +177,11 @@ fn set_change(name: &str, texts: &[Box<str>], lasts: Lasts) -> Result<Option<Cha
             let tickets = Tickets::parse(texts.join(",").as_bytes())?;
             Some(Change::Tickets(To::Value(tickets), lasts))
         }
-        "search_path" => Some(Change::SearchPath(To::Value(Some(texts.into())), lasts)),
+        "search_path" => {
+            let members = texts.iter().map(|member| identifier::cut(member).into());
+            let path = To::Value(Some(members.collect()));
+            Some(Change::SearchPath(path, lasts))
+        }
         "role" | "session_authorization" => Some(Change::Role(lasts)),
         "default_transaction_isolation" => {
             let level = isolation(texts.first().map_or("", |text| text));
@@ -274,7 +279,9 @@ fn call_change(call: &SetConfig, bind: Option<&Bind<'_>>) -> Result<Option<Chang
             Ok(Some(Change::Isolation(To::Value(level), lasts)))
         }
         Ok(Some(value)) if name == "search_path" => {
-            let path = split_path(&String::from_utf8_lossy(value));
+            // In a value the client's encoding counts, which is not known here.
+            let text = str::from_utf8(value).ok().filter(|text| text.is_ascii());
+            let path = text.and_then(split_path);
             Ok(Some(Change::SearchPath(To::Value(path), lasts)))
         }
         Err(NotTold) if name == PARAMETER => Err(Refusal::invalid(
@@ -284,46 +291,9 @@ fn call_change(call: &SetConfig, bind: Option<&Bind<'_>>) -> Result<Option<Chang
     }
 }
 
-/// The members of a path in one text, as the server's `SplitIdentifierString` splits it; `None`
-/// where it would refuse it.
+/// The members of a path in one text.
 pub(super) fn split_path(text: &str) -> Option<Arc<[Box<str>]>> {
-    let mut members: Vec<Box<str>> = vec![];
-    let mut rest = text.trim_start();
-    if rest.is_empty() {
-        return Some(members.into());
-    }
-    loop {
-        let (member, behind) = split_name(rest)?;
-        members.push(member.into());
-        let behind = behind.trim_start();
-        if behind.is_empty() {
-            return Some(members.into());
-        }
-        rest = behind.strip_prefix(',')?.trim_start();
-    }
-}
-
-/// A name, quoted or folded, and what is behind it.
-fn split_name(text: &str) -> Option<(String, &str)> {
-    if !text.starts_with('"') {
-        let ends = |char: char| char == ',' || char.is_ascii_whitespace();
-        let end = text.find(ends).unwrap_or(text.len());
-        let (name, behind) = text.split_at(end);
-        return (!name.is_empty()).then(|| (name.to_ascii_lowercase(), behind));
-    }
-    let (mut name, mut rest) = (String::new(), &text[1..]);
-    loop {
-        let (part, behind) = rest.split_once('"')?;
-        name.push_str(part);
-        // A doubled quote stands for one.
-        match behind.strip_prefix('"') {
-            Some(behind) => {
-                name.push('"');
-                rest = behind;
-            }
-            None => return Some((name, behind)),
-        }
-    }
+    identifier::split(text, ',').map(Into::into)
 }
 
 /// A text without its tickets: `show` says what stands in their place. `None` where it has none.

@@ -400,3 +400,25 @@ proptest! {
         let _ = comment::find(&bytes);
     }
 }
+
+#[test]
+fn the_members_of_a_path_are_those_that_the_server_looks_for() {
+    let path = |sql: &str| {
+        let classified = classify(sql.as_bytes(), Lexing::CERTAIN);
+        let found = changes(&classified.statements[0], None).unwrap();
+        let path = found.into_iter().find_map(|change| match change {
+            Change::SearchPath(To::Value(path), _) => Some(path),
+            _ => None,
+        });
+        path.expect("it sets the path").map(|path| path.join("|"))
+    };
+    let long = "a".repeat(63);
+    for set in [
+        format!("SET search_path = '{long}b', public"),
+        format!("SELECT set_config('search_path', '{long}b,public', false)"),
+    ] {
+        assert_eq!(path(&set), Some(format!("{long}|public")));
+    }
+    let odd = "SELECT set_config('search_path', '\u{a0}public', false)";
+    assert_eq!(path(odd), None);
+}

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use super::super::args::Args;
+use super::super::brief;
 use super::super::class::Class;
 use super::super::key_spec::{Begin, Find, Home, KeyUse};
 use super::super::rules::RedisRules;
@@ -25,6 +26,8 @@ pub(super) struct Usual {
     name: Box<[u8]>,
     operation: Arc<str>,
     kind: Kind,
+    /// Its reply can be short: see `brief`.
+    brief: bool,
     databases: Databases,
     /// Of its key. Every other key has the same where `RedisRules::are_uniform`.
     locks: Vec<LockName>,
@@ -37,6 +40,8 @@ pub struct Plain<'c> {
     pub kind: Kind,
     /// As in [`super::Plan::locks`].
     pub locks: &'c [LockName],
+    /// Its reply is short, whatever the data.
+    pub brief: bool,
 }
 
 /// Plain commands of one name that follow each other.
@@ -78,6 +83,7 @@ impl<T> Conversation<T> {
         Some(Plain {
             kind: usual.kind,
             locks: &usual.locks,
+            brief: usual.brief && !brief::asks_for_value(&usual.operation, args),
         })
     }
 
@@ -87,6 +93,7 @@ impl<T> Conversation<T> {
             name: name.into(),
             operation: Arc::clone(&command.name),
             kind: plain_kind(command)?,
+            brief: brief::has_brief_reply(&command.name),
             databases: self.databases_ahead,
             locks: vec![],
         }))

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::BytesMut;
+
 use super::super::encode;
 use super::super::fence::FenceCommand;
 use super::super::filter::Filter;
@@ -71,6 +73,20 @@ pub enum Send {
     Instead(Vec<u8>),
 }
 
+impl Send {
+    /// Appends them to what is to be sent, of this request or of its beginning.
+    pub fn write(&self, request: &[u8], to: &mut BytesMut) {
+        match self {
+            Send::AsIs => to.extend_from_slice(request),
+            Send::Tail { head, from } => {
+                to.extend_from_slice(head);
+                to.extend_from_slice(&request[*from..]);
+            }
+            Send::Instead(whole) => to.extend_from_slice(whole),
+        }
+    }
+}
+
 /// What the success of a command changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
@@ -111,6 +127,16 @@ pub(super) enum Deliver {
 }
 
 impl Plan {
+    /// Whether its success changes which user the connection has.
+    pub fn logs_in(&self) -> bool {
+        matches!(self.effect, Effect::Auth | Effect::Hello { auth: true, .. })
+    }
+
+    /// Whether it is about the writes of its own backend connection: `WAIT`, `WAITAOF`.
+    pub fn is_wait(&self) -> bool {
+        matches!(&*self.operation, "wait" | "waitaof")
+    }
+
     pub(super) fn new(operation: Arc<str>, action: Action) -> Plan {
         Plan {
             operation,

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Client;
 
 use super::load::rows;
 use crate::protocol::postgres::resolve::{Oid, is_harmless};
@@ -33,11 +33,22 @@ const EXPRESSIONS: &str = "SELECT DISTINCT x.is_domain, x.owner, m[1] = 'resultt
      ) x, regexp_matches(x.tree, \
          ':(funcid|opfuncid|aggfnoid|winfnoid|resulttype) (\\d+)', 'g') m";
 
-const DOMAINS: &str = "SELECT oid, typbasetype, typname FROM pg_type WHERE typtype = 'd'";
-/// By the functions that they call.
-const OPERATORS: &str = "SELECT DISTINCT oprcode::oid, oprname FROM pg_operator";
-const CASTS: &str = "SELECT DISTINCT c.castfunc, t.typname FROM pg_cast c \
-     JOIN pg_type t ON t.oid = c.casttarget";
+/// Types whose values have those of another type in them: domains, arrays, rows, ranges.
+const TYPES: &str = "SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd' \
+     UNION ALL SELECT typarray, oid FROM pg_type WHERE typarray <> 0 \
+     UNION ALL SELECT c.reltype, a.atttypid FROM pg_attribute a JOIN pg_class c \
+         ON c.oid = a.attrelid WHERE c.reltype >= 16384 AND a.attnum > 0 AND NOT a.attisdropped \
+     UNION ALL SELECT rngtypid, rngsubtype FROM pg_range";
+/// Functions whose arguments or results are turned into a type.
+const OF_TYPES: &str = "SELECT oid, unnest(proargtypes::oid[] || prorettype) FROM pg_proc \
+     WHERE oid >= 16384";
+const TYPE_NAMES: &str = "SELECT oid, typname FROM pg_type";
+/// By the functions that they call. The planner may take an operator's commutator or negator in its
+/// place.
+const OPERATORS: &str = "SELECT DISTINCT acts.oprcode::oid, o.oprname \
+     FROM pg_operator o JOIN pg_operator acts \
+     ON o.oid = acts.oid OR o.oprcom = acts.oid OR o.oprnegate = acts.oid";
+const CASTS: &str = "SELECT castfunc, casttarget, castcontext <> 'e' FROM pg_cast";
 
 /// A function, with what decides whether it acts.
 pub(super) struct Called {
@@ -59,6 +70,10 @@ pub(super) struct Acting {
     pub(super) operators: Vec<Box<str>>,
     /// Names of types to which a cast acts.
     pub(super) casts: Vec<Box<str>>,
+    /// One of those casts needs not be written.
+    pub(super) casts_act_unseen: bool,
+    /// Types whose values are checked by one.
+    pub(super) types: Vec<Oid>,
 }
 
 /// All functions.
@@ -78,37 +93,68 @@ pub(super) async fn functions(client: &Client) -> Result<Vec<Called>, ControlErr
 }
 
 /// What has expressions, and names that call functions.
-pub(super) struct Named {
-    expressions: Vec<Row>,
-    domains: Vec<(Oid, Oid, Box<str>)>,
+pub(super) struct Naming {
+    expressions: Vec<Named>,
+    /// Types, and those that their values have in them.
+    contained: Vec<(Oid, Oid)>,
+    /// Functions, and the types that they take or return.
+    of_types: Vec<(Oid, Oid)>,
+    type_names: Vec<(Oid, Box<str>)>,
     operators: Vec<(Oid, Box<str>)>,
-    casts: Vec<(Oid, Box<str>)>,
+    casts: Vec<Cast>,
+}
+
+/// What an expression of the server's names.
+struct Named {
+    of_domain: bool,
+    owner: Oid,
+    names_type: bool,
+    named: Oid,
+}
+
+struct Cast {
+    function: Oid,
+    target: Oid,
+    /// It needs not be written.
+    unseen: bool,
 }
 
 /// All of it.
-pub(super) async fn named(client: &Client) -> Result<Named, ControlError> {
-    let (expressions, domains, operators, casts) = tokio::try_join!(
+pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
+    let (expressions, contained, of_types, type_names, operators, casts) = tokio::try_join!(
         biased;
         rows(client, EXPRESSIONS),
-        rows(client, DOMAINS),
+        oid_pairs(client, TYPES),
+        oid_pairs(client, OF_TYPES),
+        names(client, TYPE_NAMES),
         names(client, OPERATORS),
-        names(client, CASTS),
+        rows(client, CASTS),
     )?;
-    let domain = |row| {
-        Ok((
-            column(row, 0)?,
-            column(row, 1)?,
-            column::<&str>(row, 2)?.into(),
-        ))
+    let expression = |row| {
+        Ok::<_, ControlError>(Named {
+            of_domain: column(row, 0)?,
+            owner: column(row, 1)?,
+            names_type: column(row, 2)?,
+            named: column(row, 3)?,
+        })
     };
-    Ok(Named {
-        expressions,
-        domains: domains
+    let cast = |row| {
+        Ok::<_, ControlError>(Cast {
+            function: column(row, 0)?,
+            target: column(row, 1)?,
+            unseen: column(row, 2)?,
+        })
+    };
+    Ok(Naming {
+        expressions: expressions
             .iter()
-            .map(domain)
-            .collect::<Result<_, ControlError>>()?,
+            .map(expression)
+            .collect::<Result<_, _>>()?,
+        contained,
+        of_types,
+        type_names,
         operators,
-        casts,
+        casts: casts.iter().map(cast).collect::<Result<_, _>>()?,
     })
 }
 
@@ -116,51 +162,76 @@ pub(super) async fn named(client: &Client) -> Result<Named, ControlError> {
 /// from.
 pub(super) fn find(
     called: &[Called],
-    named: &Named,
+    naming: &Naming,
     reading: &[(Box<str>, Box<str>)],
     underlying: &HashMap<Oid, Vec<Oid>>,
-) -> Result<Acting, ControlError> {
-    let functions = acting_functions(called, reading);
-    let (mut on_read, mut domains) = (HashSet::new(), HashSet::new());
-    let mut of_types = vec![];
-    for row in &named.expressions {
-        let (owner, used): (Oid, Oid) = (column(row, 1)?, column(row, 3)?);
-        let owners = match column(row, 0)? {
-            true => &mut domains,
-            false => &mut on_read,
+) -> Acting {
+    let (expressions, contained) = (&naming.expressions, &naming.contained);
+    let mut functions = acting_functions(called, reading);
+    // Types that act as they are checked, what their values are in, and functions that take them.
+    let types = loop {
+        let types = acting_types(expressions, &functions, contained);
+        let count = functions.len();
+        let taking = naming.of_types.iter().filter(|it| types.contains(&it.1));
+        functions.extend(taking.map(|it| it.0));
+        follow_uses(&mut functions, called);
+        if functions.len() == count {
+            break types;
+        }
+    };
+    let mut on_read = HashSet::new();
+    for it in expressions.iter().filter(|it| !it.of_domain) {
+        let acts = match it.names_type {
+            true => types.contains(&it.named),
+            false => functions.contains(&it.named),
         };
-        if column(row, 2)? {
-            of_types.push((owner, used));
-        } else if functions.contains(&used) {
-            owners.insert(owner);
+        if acts {
+            on_read.insert(it.owner);
         }
     }
-    let bases = named.domains.iter();
-    let bases: Vec<(Oid, Oid)> = bases.map(|(oid, base, _)| (*oid, *base)).collect();
-    follow(&mut domains, &bases);
-    // A relation's oid and a type's may be the same number: of domains only their base counts.
-    let casts_to = of_types.iter().filter(|it| domains.contains(&it.1));
-    on_read.extend(casts_to.map(|it| it.0));
     let views = underlying.iter();
     let views: Vec<(Oid, Oid)> = views
         .flat_map(|(view, below)| below.iter().map(|oid| (*view, *oid)))
         .collect();
     follow(&mut on_read, &views);
-    let mut casts = names_that_call(&named.casts, &functions);
-    let acting = named.domains.iter();
-    let acting = acting.filter(|(oid, ..)| domains.contains(oid));
-    casts.extend(acting.map(|(_, _, name)| name.clone()));
-    Ok(Acting {
-        operators: names_that_call(&named.operators, &functions),
-        casts,
+    let (mut targets, mut casts_act_unseen) = (types.clone(), false);
+    let acting = |it: &&Cast| functions.contains(&it.function);
+    for cast in naming.casts.iter().filter(acting) {
+        targets.insert(cast.target);
+        casts_act_unseen |= cast.unseen;
+    }
+    follow(&mut targets, contained);
+    Acting {
+        operators: names_of(&naming.operators, &functions),
+        casts: names_of(&naming.type_names, &targets),
+        casts_act_unseen,
+        types: types.into_iter().collect(),
         functions,
         on_read,
-    })
+    }
 }
 
-fn names_that_call(names: &[(Oid, Box<str>)], functions: &HashSet<Oid>) -> Vec<Box<str>> {
-    let calls = names.iter().filter(|(oid, _)| functions.contains(oid));
-    calls.map(|(_, name)| name.clone()).collect()
+/// The names of what is in the set.
+fn names_of(names: &[(Oid, Box<str>)], set: &HashSet<Oid>) -> Vec<Box<str>> {
+    let named = names.iter().filter(|(oid, _)| set.contains(oid));
+    named.map(|(_, name)| name.clone()).collect()
+}
+
+/// Types into which something is turned by one of these functions.
+fn acting_types(
+    expressions: &[Named],
+    functions: &HashSet<Oid>,
+    contained: &[(Oid, Oid)],
+) -> HashSet<Oid> {
+    let acts = |it: &&Named| it.of_domain && !it.names_type && functions.contains(&it.named);
+    let mut types = expressions.iter().filter(acts).map(|it| it.owner).collect();
+    let checked = expressions
+        .iter()
+        .filter(|it| it.of_domain && it.names_type);
+    let checked = checked.map(|it| (it.owner, it.named));
+    let depends: Vec<(Oid, Oid)> = contained.iter().copied().chain(checked).collect();
+    follow(&mut types, &depends);
+    types
 }
 
 /// Those that are volatile themselves, but for those that are known to read, and those that use
@@ -173,12 +244,16 @@ fn acting_functions(called: &[Called], reading: &[(Box<str>, Box<str>)]) -> Hash
     };
     let acts = |it: &&Called| it.volatile && !reads(it);
     let mut functions: HashSet<Oid> = called.iter().filter(acts).map(|it| it.oid).collect();
+    follow_uses(&mut functions, called);
+    functions
+}
+
+fn follow_uses(functions: &mut HashSet<Oid>, called: &[Called]) {
     let uses = called.iter();
     let uses: Vec<(Oid, Oid)> = uses
         .flat_map(|it| it.uses.iter().map(|used| (it.oid, *used)))
         .collect();
-    follow(&mut functions, &uses);
-    functions
+    follow(functions, &uses);
 }
 
 /// Adds whatever depends on what is in the set: pairs of one that depends, and what it depends on.
@@ -196,7 +271,12 @@ fn follow(set: &mut HashSet<Oid>, depends: &[(Oid, Oid)]) {
     }
 }
 
-/// Names, by the functions that they call.
+async fn oid_pairs(client: &Client, statement: &str) -> Result<Vec<(Oid, Oid)>, ControlError> {
+    let rows = rows(client, statement).await?;
+    let pair = |row| Ok((column(row, 0)?, column(row, 1)?));
+    rows.iter().map(pair).collect()
+}
+
 async fn names(client: &Client, statement: &str) -> Result<Vec<(Oid, Box<str>)>, ControlError> {
     let rows = rows(client, statement).await?;
     let named = |row| Ok((column(row, 0)?, column::<&str>(row, 1)?.into()));

@@ -39,7 +39,7 @@ pub(super) async fn load(
     client: &Client,
     reading: &[(Box<str>, Box<str>)],
 ) -> Result<Catalog, ControlError> {
-    let (_, parents, owners, underlying, keys, relations, called, named, _) = tokio::try_join!(
+    let (_, parents, owners, underlying, keys, relations, called, naming, _) = tokio::try_join!(
         biased;
         run(client, BEGIN),
         pairs(client, PARENTS),
@@ -48,10 +48,10 @@ pub(super) async fn load(
         foreign_keys(client),
         rows(client, RELATIONS),
         acting::functions(client),
-        acting::named(client),
+        acting::naming(client),
         run(client, END),
     )?;
-    let acting = acting::find(&called, &named, reading, &underlying)?;
+    let acting = acting::find(&called, &naming, reading, &underlying);
     let of = |map: &HashMap<Oid, Vec<Oid>>, oid| map.get(&oid).cloned().unwrap_or_default();
     let relations = relations.iter().map(|row| {
         let oid = column(row, 0)?;
@@ -81,12 +81,15 @@ pub(super) async fn load(
         functions: functions.collect(),
         acting_operators: acting.operators,
         acting_casts: acting.casts,
+        casts_act_unseen: acting.casts_act_unseen,
+        acting_types: acting.types,
     }))
 }
 
 fn kind(relkind: &str) -> RelationKind {
     match relkind {
-        "r" | "p" | "f" => RelationKind::Table,
+        "r" | "p" => RelationKind::Table,
+        "f" => RelationKind::ForeignTable,
         "v" => RelationKind::View,
         "m" => RelationKind::MaterializedView,
         "S" => RelationKind::Sequence,

@@ -42,7 +42,7 @@ impl Control {
         {
             return Ok(link.clone());
         }
-        let client = self.connect(&self.inner.role.database).await?;
+        let client = self.connect(&self.role()?.database).await?;
         let link = Link::new(client).await?;
         if let Some(raised) = &self.inner.raised {
             within(async { Ok(link.client.batch_execute(LISTEN).await?) }).await?;
@@ -100,7 +100,8 @@ impl Control {
                 true => ControlError::Unfit(error.to_string()),
                 false => ControlError::NotNow(error.to_string()),
             })?;
-            let (client, connection) = self.settings(database).connect_raw(stream, NoTls).await?;
+            let settings = self.settings(database)?;
+            let (client, connection) = settings.connect_raw(stream, NoTls).await?;
             self.inner
                 .runtime
                 .spawn(carry(connection, Arc::downgrade(&self.inner)));
@@ -117,8 +118,8 @@ impl Control {
         self.inner.runtime.spawn(task);
     }
 
-    fn settings(&self, database: &str) -> Config {
-        let role = &self.inner.role;
+    fn settings(&self, database: &str) -> Result<Config, ControlError> {
+        let role = self.role()?;
         let mut config = Config::new();
         config
             .user(&role.user)
@@ -130,7 +131,7 @@ impl Control {
         if let Some(password) = &role.password {
             config.password(password);
         }
-        config
+        Ok(config)
     }
 
     /// One question on the link, and its answer. A link that does not answer in time is given up.
@@ -157,6 +158,9 @@ impl Control {
     /// Tries every right that will be needed. Blocks, for at most a few seconds; for the start.
     /// Not reachable is no error here: it may come up later.
     pub fn check(&self) -> Result<(), ControlError> {
+        if !self.has_role() {
+            return Ok(());
+        }
         // A thread and a runtime of their own: the caller may be within one, which must not be
         // blocked on.
         let checked = std::thread::scope(|scope| scope.spawn(|| self.try_rights()).join());

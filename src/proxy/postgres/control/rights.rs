@@ -1,6 +1,7 @@
 //! What the control role must be allowed to do, tried at the start.
 
 use super::{Control, ControlError, column};
+use crate::config::ControlRole;
 use crate::proxy::postgres::fence_store::check_installed;
 
 /// The oldest server that is known to behave as this proxy needs it.
@@ -31,7 +32,7 @@ pub(super) async fn check(control: &Control) -> Result<(), ControlError> {
     ];
     let lacks: Vec<&str> = has.iter().filter(|it| !it.1).map(|it| it.0).collect();
     if !lacks.is_empty() {
-        return Err(lacking(&control.inner.role.user, &lacks));
+        return Err(lacking(control.role()?, &lacks));
     }
     if control.inner.raised.is_some() {
         check_installed(&link.client).await?;
@@ -40,8 +41,8 @@ pub(super) async fn check(control: &Control) -> Result<(), ControlError> {
 }
 
 /// The error that says what to grant.
-pub(super) fn lacking(user: &str, roles: &[&str]) -> ControlError {
-    let roles = roles.join(", ");
+pub(super) fn lacking(role: &ControlRole, roles: &[&str]) -> ControlError {
+    let (user, roles) = (&role.user, roles.join(", "));
     let quoted = user.replace('"', "\"\"");
     ControlError::Denied(format!(
         "the control role {user:?} may not do what proves old writes dead: GRANT {roles} TO \

@@ -11,7 +11,7 @@ use crate::proxy::postgres::door::{Door, InvalidDoor};
 
 const SCHEMA: &str = include_str!("schema.sql");
 /// What `ringfence.format` says of it.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 /// One installation at a time: `CREATE ... IF NOT EXISTS` does not stand its like.
 const ONE: &str = "SELECT pg_advisory_xact_lock(7526180361)";
 const VERSION_QUERY: &str = "SELECT version FROM ringfence.format";
@@ -43,7 +43,10 @@ pub enum InstallError {
 /// Makes the schema in the control role's database, or leaves what is there. Called within a tokio
 /// runtime.
 pub async fn install(config: &PostgresListenerConfig) -> Result<(), InstallError> {
-    let role = &config.control;
+    let Some(role) = &config.control else {
+        // Without rules there is nothing to be kept.
+        return Ok(());
+    };
     let control = Control::new(config, Arc::new(Door::new(config)?), Handle::current());
     let client = control.connect(&role.database).await?;
     // A Query of several statements is one transaction.
@@ -76,7 +79,8 @@ pub(in crate::proxy::postgres) async fn check_installed(
         Ok(rows) => match rows.first().map(|row| column::<i32>(row, 0)).transpose()? {
             Some(VERSION) => Ok(()),
             Some(version) => Err(ControlError::Unfit(format!(
-                "its schema ringfence has version {version}, this program knows {VERSION}"
+                "its schema ringfence has version {version}, this program knows {VERSION}: an \
+                 older one is brought up by `ringfence proxy --install`"
             ))),
             None => missing("has an empty"),
         },

@@ -6,7 +6,9 @@ CREATE SCHEMA IF NOT EXISTS ringfence;
 REVOKE ALL ON SCHEMA ringfence FROM PUBLIC;
 
 CREATE TABLE IF NOT EXISTS ringfence.format (version int PRIMARY KEY);
-INSERT INTO ringfence.format SELECT 1 WHERE NOT EXISTS (SELECT FROM ringfence.format);
+INSERT INTO ringfence.format SELECT 2 WHERE NOT EXISTS (SELECT FROM ringfence.format);
+-- 2 has ringfence.prepared.
+UPDATE ringfence.format SET version = 2 WHERE version < 2;
 
 -- Of each lock: the highest token that any proxy has let in. It never falls.
 CREATE TABLE IF NOT EXISTS ringfence.lock (
@@ -24,6 +26,17 @@ CREATE TABLE IF NOT EXISTS ringfence.session (
     proxy text NOT NULL,
     PRIMARY KEY (lock, pid, started)
 );
+
+-- The transactions that are prepared, or about to be, and the locks that they write under. Who ends
+-- one holds a current token of each. A name that is used again has a row for each use.
+CREATE TABLE IF NOT EXISTS ringfence.prepared (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    gid text COLLATE "C" NOT NULL,
+    locks text[] NOT NULL,
+    pid int NOT NULL,
+    started bigint NOT NULL
+);
+CREATE INDEX IF NOT EXISTS prepared_gid ON ringfence.prepared (gid);
 
 -- Lets a session in, or, where `of_pid` is null, only raises the watermark. `outcome`: held; waits,
 -- when it is held and other proxies' sessions still have lower tokens (`ringfence.lower`); stale
@@ -89,6 +102,20 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
         SELECT FROM pg_stat_activity a WHERE a.pid = s.pid AND (a.backend_start IS NULL
             OR (extract(epoch FROM a.backend_start) * 1000000)::bigint = s.started))
 $$;
+
+-- Forgets names under which nothing is prepared and nothing can be any more: first which sessions
+-- have ended, then what is prepared, each statement as of its own time.
+CREATE OR REPLACE FUNCTION ringfence.forget_unprepared() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    ended bigint[];
+BEGIN
+    SELECT array_agg(p.number) INTO ended FROM ringfence.prepared p WHERE NOT EXISTS (
+        SELECT FROM pg_stat_activity a WHERE a.pid = p.pid AND (a.backend_start IS NULL
+            OR (extract(epoch FROM a.backend_start) * 1000000)::bigint = p.started));
+    DELETE FROM ringfence.prepared p WHERE p.number = ANY (ended)
+        AND NOT EXISTS (SELECT FROM pg_prepared_xacts x WHERE x.gid = p.gid);
+END $$;
 
 -- The sessions that still have lower tokens.
 CREATE OR REPLACE FUNCTION ringfence.lower(of_lock text, of_token bigint)

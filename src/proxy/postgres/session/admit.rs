@@ -22,6 +22,7 @@ use crate::protocol::postgres::resolve::Catalog;
 use crate::protocol::postgres::session::SpanId;
 use crate::protocol::postgres::ticket::Tickets;
 use crate::proxy::gates::Claim;
+use crate::proxy::postgres::prepared::Known;
 
 /// Most times that a message is settled anew before it is told busy.
 const ROUNDS_MAX: usize = 64;
@@ -33,12 +34,18 @@ pub(super) struct Admission {
     loading: Option<Waiting<Arc<Catalog>>>,
     settling: Option<Waiting<(Vec<Settled>, Standing)>>,
     recording: Option<oneshot::Receiver<Result<Recorded, Refusal>>>,
+    looking: Option<(Box<str>, Waiting<Option<Known>>)>,
+    /// The client has cancelled it, and the server is told so.
+    cancelling: Option<oneshot::Receiver<()>>,
+    cancelled: bool,
     /// A catalog that was loaded for this message.
     pub(super) catalog: Option<Arc<Catalog>>,
     /// It was loaded again for a name that was not in it.
     pub(super) reloaded: bool,
     /// Names that this message prepares transactions under, on disk.
     pub(super) recorded: Vec<Recorded>,
+    /// What all proxies know to be prepared under names that this message ends.
+    pub(super) looked: Vec<(Box<str>, Option<Known>)>,
     /// Tickets that were found not to be genuine, after keys were asked for.
     unverified: Option<(Tickets, Refusal)>,
     refused: Option<Refusal>,
@@ -51,6 +58,23 @@ impl Admission {
             || self.loading.is_some()
             || self.settling.is_some()
             || self.recording.is_some()
+            || self.looking.is_some()
+            || self.cancelling.is_some()
+    }
+
+    /// The client cancels what waits here, if anything does: it is considered again when `carried`
+    /// has ended.
+    pub(super) fn cancel(&mut self, carried: oneshot::Receiver<()>) {
+        if self.is_waiting() {
+            *self = Admission {
+                cancelling: Some(carried),
+                ..Admission::default()
+            };
+        }
+    }
+
+    pub(super) fn take_cancelled(&mut self) -> bool {
+        std::mem::take(&mut self.cancelled)
     }
 
     /// The message at hand was dealt with, or nobody waits for it any more.
@@ -60,6 +84,8 @@ impl Admission {
             || self.refused.is_some()
             || self.unverified.is_some()
             || !self.recorded.is_empty()
+            || !self.looked.is_empty()
+            || self.cancelled
             || self.is_waiting();
         if used {
             *self = Admission::default();
@@ -100,7 +126,16 @@ enum NotAtOnce {
 impl Session {
     /// Goes on with what the message at hand waits for.
     pub(super) fn poll_admission(&mut self, cx: &mut Context<'_>) -> bool {
+        self.poll_cancelled(cx);
         let admission = &mut self.admission;
+        if let Some(carried) = &mut admission.cancelling {
+            let Poll::Ready(_) = Pin::new(carried).poll(cx) else {
+                return false;
+            };
+            admission.cancelling = None;
+            admission.cancelled = true;
+            return true;
+        }
         if let Some((texts, verifying)) = &mut admission.verifying {
             let Poll::Ready(outcome) = verifying.as_mut().poll(cx) else {
                 return false;
@@ -128,6 +163,17 @@ impl Session {
             admission.recorded.extend(recorded);
             return true;
         }
+        if let Some((gid, looking)) = &mut admission.looking {
+            let Poll::Ready(outcome) = looking.as_mut().poll(cx) else {
+                return false;
+            };
+            let gid = std::mem::take(gid);
+            admission.looking = None;
+            if let Some(known) = admission.refuse(outcome) {
+                admission.looked.push((gid, known));
+            }
+            return true;
+        }
         let Some(settling) = &mut admission.settling else {
             return false;
         };
@@ -139,6 +185,17 @@ impl Session {
             self.keep(settled, standing);
         }
         true
+    }
+
+    /// Stops what waits, where the client has asked for that.
+    fn poll_cancelled(&mut self, cx: &mut Context<'_>) {
+        let Some(key) = &mut self.key else {
+            return;
+        };
+        while let Poll::Ready(Some(request)) = key.requests.poll_recv(cx) {
+            self.admission.cancel(request.carried);
+            let _ = request.noted.send(());
+        }
     }
 
     /// Has keys asked for that verify these tickets.
@@ -165,14 +222,22 @@ impl Session {
     /// Has a name put on disk under which a transaction is to be prepared.
     pub(super) fn begin_recording(&mut self, gid: &str, claims: Arc<[Claim]>) {
         let (prepared, gid) = (self.listener.prepared.clone(), gid.to_owned());
+        let session = self.flights.session().cloned();
         let (told, recording) = oneshot::channel();
         // Apart, so that a client that goes away leaves no row that nobody takes back.
         self.listener.control.spawn(async move {
-            let recorded = prepared.record(&gid, &claims).await;
+            let recorded = prepared.record(&gid, &claims, session.as_ref()).await;
             let recorded = recorded.map(|used| Recorded::new(prepared, gid.into(), used));
             let _ = told.send(recorded);
         });
         self.admission.recording = Some(recording);
+    }
+
+    /// Has the server asked what all proxies know of a name.
+    pub(super) fn begin_looking(&mut self, gid: &str) {
+        let (prepared, name) = (self.listener.prepared.clone(), gid.to_owned());
+        let looking = async move { prepared.ask(&name).await };
+        self.admission.looking = Some((gid.into(), Box::pin(looking)));
     }
 
     /// May it pass?

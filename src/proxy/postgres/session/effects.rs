@@ -83,8 +83,20 @@ struct Named {
     span: SpanId,
     /// It is prepared; otherwise it is ended.
     prepares: bool,
-    failed: bool,
+    outcome: Outcome,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Awaited,
+    Done,
+    Failed,
+    /// The server has found nothing of this name.
+    NotFound,
+}
+
+/// SQLSTATE `undefined_object`.
+const UNDEFINED: &[u8] = b"42704";
 
 impl Effects {
     /// A message was forwarded in this span.
@@ -103,7 +115,7 @@ impl Effects {
             used,
             span,
             prepares,
-            failed: false,
+            outcome: Outcome::Awaited,
         };
         for mut recorded in ending.prepares.drain(..) {
             recorded.forwarded = true;
@@ -126,9 +138,27 @@ impl Effects {
     }
 
     /// The server told an error in this span.
-    pub(super) fn failed(&mut self, span: Option<SpanId>) {
-        for name in &mut self.names {
-            name.failed |= Some(name.span) == span;
+    pub(super) fn failed(&mut self, span: Option<SpanId>, sqlstate: Option<&[u8]>) {
+        let awaited = |it: &&mut Named| Some(it.span) == span && it.outcome == Outcome::Awaited;
+        for name in self.names.iter_mut().filter(awaited) {
+            name.outcome = match sqlstate == Some(UNDEFINED) && !name.prepares {
+                true => Outcome::NotFound,
+                false => Outcome::Failed,
+            };
+        }
+    }
+
+    /// The server has completed a statement of this span.
+    pub(super) fn completed(&mut self, span: Option<SpanId>, tag: &[u8]) {
+        let prepares = match tag {
+            b"PREPARE TRANSACTION" => true,
+            b"COMMIT PREPARED" | b"ROLLBACK PREPARED" => false,
+            _ => return,
+        };
+        let mut awaited = self.names.iter_mut().filter(|it| Some(it.span) == span);
+        let done = awaited.find(|it| it.prepares == prepares && it.outcome == Outcome::Awaited);
+        if let Some(done) = done {
+            done.outcome = Outcome::Done;
         }
     }
 
@@ -141,11 +171,16 @@ impl Effects {
         self.shifted = self.shifted.filter(|shifted| *shifted > span);
         self.redefined = self.redefined.filter(|redefined| *redefined > span);
         for name in self.names.extract_if(.., |name| name.span <= span) {
-            match (name.prepares, name.failed) {
-                (true, true) => prepared.failed(&name.gid, name.used),
-                (false, false) => prepared.ended(&name.gid, name.used),
+            match (name.prepares, name.outcome) {
+                // One that was skipped, or a COMMIT in the place of it, has prepared nothing either.
+                (true, Outcome::Failed | Outcome::Awaited) => {
+                    prepared.failed(&name.gid, name.used);
+                }
+                (false, Outcome::Done | Outcome::NotFound) => {
+                    prepared.ended(&name.gid, name.used);
+                }
                 // It is prepared now, or is prepared still.
-                (true, false) | (false, true) => {}
+                (true, _) | (false, _) => {}
             }
         }
     }

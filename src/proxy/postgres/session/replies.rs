@@ -5,12 +5,10 @@
 //! connection: its count is out of step.
 
 use super::Session;
+use super::requests::CANCELLED;
 use crate::protocol::postgres::frame::{BackendMessage, FrameError, Next};
 use crate::protocol::postgres::refusal::{Severity, refusal_error};
 use crate::protocol::postgres::session::{Deliver, Unexpected};
-
-/// SQLSTATE `query_canceled`.
-const CANCELLED: &[u8] = b"57014";
 
 /// What becomes of the rest of a long message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,8 +97,12 @@ impl Session {
 
     fn take_reply(&mut self, message: &BackendMessage<'_>) -> Result<Deliver, Unexpected> {
         if let BackendMessage::Error(fields) = message {
-            self.effects.failed(self.core.awaited_span());
+            let span = self.core.awaited_span();
+            self.effects.failed(span, fields.sqlstate());
             self.effects.told_fatal |= fields.is_fatal();
+        }
+        if let BackendMessage::CommandComplete { tag } = message {
+            self.effects.completed(self.core.awaited_span(), tag);
         }
         let reply = self.core.reply(message)?;
         if let Some(span) = reply.ended {
@@ -112,7 +114,7 @@ impl Session {
         match (message, reply.deliver) {
             // The proxy cancelled it: the client learns why.
             (BackendMessage::Error(fields), Deliver::Pass)
-                if fields.sqlstate() == Some(CANCELLED) =>
+                if fields.sqlstate() == Some(CANCELLED.as_bytes()) =>
             {
                 let Some(refusal) = self.cancelled_for() else {
                     return Ok(Deliver::Pass);

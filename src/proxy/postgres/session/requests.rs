@@ -11,10 +11,13 @@ use super::weigh::{Weighed, operation_of};
 use super::{Session, WAITING_BYTES_MAX};
 use crate::config::Mode;
 use crate::protocol::postgres::classify::{Classified, Unreadable};
-use crate::protocol::postgres::frame::{Bind, FrameError, FrontendMessage, Next, Parse};
-use crate::protocol::postgres::refusal::{Severity, refusal_error};
+use crate::protocol::postgres::frame::{BindHead, FrameError, FrontendMessage, Next, Parse};
+use crate::protocol::postgres::refusal::{Severity, plain_error, refusal_error};
 use crate::protocol::postgres::session::{Considered, Message};
 use crate::protocol::{AfterRefusal, Refusal};
+
+/// SQLSTATE `query_canceled`.
+pub(super) const CANCELLED: &str = "57014";
 
 /// What becomes of the rest of a long message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,7 +165,8 @@ impl Session {
                 let classified = self
                     .listener
                     .classifier
-                    .classify(parse.text, self.core.lexing());
+                    .classify(parse.text, self.core.lexing())
+                    .with_types(parse.type_oids());
                 let hidden = self.hide_in_parse(&parse, &classified);
                 let message = Message::Parse(parse.statement, parse.text, &classified);
                 self.take(message, hidden, raw)
@@ -170,7 +174,9 @@ impl Session {
             FrontendMessage::Execute { portal, .. } => {
                 self.take(Message::Execute(portal), Hidden::AsIs, raw)
             }
-            FrontendMessage::Describe { .. } => self.take(Message::Describe, Hidden::AsIs, raw),
+            FrontendMessage::Describe { kind, name } => {
+                self.take(Message::Describe(kind, name), Hidden::AsIs, raw)
+            }
             FrontendMessage::Close { kind, name } => {
                 self.take(Message::Close(kind, name), Hidden::AsIs, raw)
             }
@@ -194,9 +200,9 @@ impl Session {
 
     /// The values of a Bind matter only where they may hold a ticket.
     fn take_bind(&mut self, payload: &[u8], raw: Raw<'_>) -> Result<Taken, FrameError> {
-        let (portal, statement) = Bind::names(payload)?;
-        if !self.sets_config(statement) {
-            let message = Message::BindHead(portal, statement);
+        let head = BindHead::read(payload)?;
+        if !self.sets_config(head.statement) {
+            let message = Message::BindHead(head);
             return Ok(self.take(message, Hidden::AsIs, raw));
         }
         let FrontendMessage::Bind(bind) = FrontendMessage::read(b'B', payload)? else {
@@ -223,9 +229,9 @@ impl Session {
             b'Q' => Message::Query(head, &unread),
             b'P' => Message::Parse(Parse::name(head)?, head, &unread),
             b'B' => {
-                let (portal, statement) = Bind::names(head)?;
-                let message = Message::BindHead(portal, statement);
-                if self.sets_config(statement) {
+                let head = BindHead::read(head)?;
+                let message = Message::BindHead(head);
+                if self.sets_config(head.statement) {
                     let detail = "settings are not taken out of a Bind that is too long to be \
                                   looked at";
                     return Ok(self.refuse_unread(message, Refusal::invalid(detail)));
@@ -260,6 +266,14 @@ impl Session {
     }
 
     fn take(&mut self, message: Message<'_>, hidden: Hidden, raw: Raw<'_>) -> Taken {
+        let cancelled = self.admission.take_cancelled();
+        if let Some(instead) = self.core.skip(message) {
+            self.backend.send(&instead);
+            return Taken::Dropped;
+        }
+        if cancelled {
+            return self.cancel(message);
+        }
         let hidden = match hidden {
             Hidden::AsIs => None,
             Hidden::Instead(bytes) => Some(bytes),
@@ -300,8 +314,8 @@ impl Session {
                     .consider(Message::Parse(name, text, &unread(text)))
             }
             Message::Bind(bind) => {
-                let names = Message::BindHead(bind.portal, bind.statement);
-                self.core.consider(names)
+                let head = Message::BindHead(bind.head());
+                self.core.consider(head)
             }
             _ => return None,
         };
@@ -338,8 +352,22 @@ impl Session {
         Taken::Dropped
     }
 
+    /// A message that waited is refused as the server refuses one that it has begun.
+    fn cancel(&mut self, message: Message<'_>) -> Taken {
+        let considered = self.core.consider(message);
+        let considered = considered.unwrap_or_else(|_| self.core.unread(message));
+        let text = "canceling statement due to user request";
+        let error = plain_error(Severity::Error, CANCELLED, text);
+        let instead = self.core.refuse(&considered, error);
+        self.backend.send(&instead);
+        Taken::Dropped
+    }
+
     /// A message that was not considered.
     fn refuse_unread(&mut self, message: Message<'_>, refusal: Refusal) -> Taken {
+        if self.core.skip(message).is_some() {
+            return Taken::Dropped;
+        }
         let considered = self.core.unread(message);
         self.refuse(&considered, &refusal)
     }

@@ -17,7 +17,9 @@ use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::{
     Class, Effect, RelationName, Statement, TEXT_BYTES_CACHED_MAX,
 };
-use crate::protocol::postgres::resolve::{Catalog, Required, Resolution, View, resolve};
+use crate::protocol::postgres::resolve::{
+    Catalog, ForeignWrites, Required, Resolution, View, resolve,
+};
 use crate::protocol::postgres::session::Run;
 
 /// Most resolutions that a session keeps at hand.
@@ -59,14 +61,19 @@ impl Session {
         }
     }
 
+    /// A catalog that may be used at this instant.
+    pub(super) fn known_catalog(&self) -> Option<Arc<Catalog>> {
+        let loaded = self.admission.catalog.clone();
+        loaded.or_else(|| self.database.current())
+    }
+
     pub(super) fn resolution_of(
         &mut self,
         run: &Run,
         ending: &Ending,
     ) -> Result<Arc<Resolution>, Untold> {
-        let loaded = self.admission.catalog.clone();
         let observes = self.listener.config.mode == Mode::Observe;
-        let Some(catalog) = loaded.or_else(|| self.database.current()) else {
+        let Some(catalog) = self.known_catalog() else {
             if observes {
                 self.database.load_aside();
                 return Err(Untold::Unobserved);
@@ -135,7 +142,7 @@ impl Session {
         // What no rule covers may have to be refused all the same.
         let rules = &self.listener.config.rules;
         let rejects = rules.may_reject(&self.identity.database);
-        if rejects || matches!(self.standing, Standing::Unfit(_)) {
+        if rejects || matches!(self.standing, Standing::Unfit(_)) || self.may_be_foreign(run) {
             return Ok(None);
         }
         let Ok(locks) = self.locks_of_anything() else {
@@ -159,6 +166,16 @@ impl Session {
         })))
     }
 
+    /// Whether a run may change rows of another server, which is to be refused.
+    fn may_be_foreign(&self, run: &Run) -> bool {
+        let refuses = self.listener.config.rules.foreign_writes() == ForeignWrites::Refuse;
+        let statements = run.executed.iter().chain([&run.statement]);
+        let mut targets = statements.flat_map(|it| &it.uses.targets);
+        refuses
+            && self.database.may_have_foreign_tables()
+            && targets.any(|it| it.effect.changes_rows())
+    }
+
     /// Notes the relations that a forwarded message makes.
     pub(super) fn note_made(&mut self, ending: Ending) {
         self.made = ending.made;
@@ -177,8 +194,7 @@ impl Session {
     }
 }
 
-/// Whether a statement may change the catalog. What a function or a procedure defines is seen when
-/// the catalog is too old, or when it lacks a name.
+/// Whether a statement changes the catalog by itself. A function or a procedure may do so, too.
 pub(super) fn defines(statement: &Statement) -> bool {
     const TEMPORARY: Effect = Effect::Create { temporary: true };
     const LASTING: Effect = Effect::Create { temporary: false };

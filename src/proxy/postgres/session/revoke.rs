@@ -1,6 +1,7 @@
 //! A newer token has come while a transaction of this session is open.
 //!
-//! One that is idle is rolled back at once; a COPY that waits for data is failed; a statement that
+//! One that is idle is rolled back at once, a pipeline that waits for its Sync by an error in it; a
+//! COPY that waits for data is failed; a statement that
 //! runs is cancelled after the listener's `cancel_after`, and its transaction rolled back then; a
 //! COMMIT that was forwarded is awaited. What is not over after `terminate_after` ends with its
 //! session: terminated, and awaited until it is gone. The client learns it by its next statement,
@@ -20,7 +21,7 @@ use tokio::time::{Instant, Sleep};
 use super::{RETRY_AFTER, Session, requests::Streamed};
 use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::{Class, TransactionControl};
-use crate::protocol::postgres::frame::copy_fail;
+use crate::protocol::postgres::frame::{copy_fail, flush};
 use crate::protocol::postgres::refusal::{Severity, refusal_error};
 use crate::protocol::postgres::session::{Considered, Message, SpanId};
 use crate::proxy::postgres::control::ControlError;
@@ -57,6 +58,8 @@ struct Active {
     cancelling: Option<BoxFuture<'static, Result<(), ControlError>>>,
     /// The COPY was failed.
     failed_copy: bool,
+    /// The server was told to keep no answer back.
+    flushed: bool,
 }
 
 impl Revocation {
@@ -127,6 +130,7 @@ impl Session {
             terminate_at: Box::pin(tokio::time::sleep(config.terminate_after)),
             cancelling: None,
             failed_copy: false,
+            flushed: false,
         }));
         true
     }
@@ -162,6 +166,17 @@ impl Session {
         }
         if self.core.is_copying() && !active.failed_copy {
             return self.fail_copy();
+        }
+        if !active.flushed && self.core.may_need_flush() && self.streamed.is_none() {
+            // What a pipeline has done so far may be answered only with its Sync.
+            active.flushed = true;
+            self.backend.send(&flush());
+            return true;
+        }
+        if self.core.awaits_sync_only() && self.streamed.is_none() {
+            let sync = self.core.end_pipeline();
+            self.backend.send(&sync);
+            return true;
         }
         let refusal = active.refusal.clone();
         if self.can_speak() && self.core.in_transaction() {

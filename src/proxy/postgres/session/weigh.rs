@@ -15,6 +15,7 @@ use crate::protocol::postgres::resolve::{Required, follow_made, redefines, shado
 use crate::protocol::postgres::session::{Considered, Run, SpanId};
 use crate::protocol::postgres::ticket::Tickets;
 use crate::proxy::gates::Claim;
+use crate::proxy::postgres::prepared::Known;
 use crate::token::Token;
 
 /// What becomes of a message.
@@ -60,7 +61,19 @@ impl Session {
         if considered.rolled_back && !considered.only_rolls_back() {
             return Weighed::Refused(self.lost_refusal());
         }
-        if considered.runs.is_empty() || considered.only_rolls_back() {
+        if !considered.presents.iter().all(Tickets::is_empty)
+            && let Some(weighed) = self.present_early(considered)
+        {
+            return weighed;
+        }
+        let runs = match considered.runs.is_empty() {
+            false => &considered.runs,
+            true => match self.analyses_that_act(considered) {
+                Ok(analyses) => analyses,
+                Err(untold) => return self.untold(untold, considered),
+            },
+        };
+        if runs.is_empty() || !considered.runs.is_empty() && considered.only_rolls_back() {
             return Weighed::Passed(Ending::default());
         }
         if let Some(refusal) = self.admission.take_refused() {
@@ -72,11 +85,9 @@ impl Session {
         if let Err(refusal) = self.check_held(considered) {
             return Weighed::Refused(refusal);
         }
-        let (needs, ending) = match self.needs(considered) {
+        let (needs, ending) = match self.needs(considered, runs) {
             Ok(told) => told,
-            Err(Untold::Later) => return Weighed::Later,
-            Err(Untold::Unobserved) => return Weighed::Passed(Ending::default()),
-            Err(Untold::Refused(refusal)) => return self.present_first(refusal, considered),
+            Err(untold) => return self.untold(untold, considered),
         };
         if !enforces {
             self.observe(considered, &needs);
@@ -92,6 +103,53 @@ impl Session {
         }
     }
 
+    /// What it reads is fixed before its statement comes: the seal goes before that.
+    fn present_early(&mut self, considered: &Considered) -> Option<Weighed> {
+        if let Some(refusal) = self.admission.take_refused() {
+            return Some(self.refused(refusal, considered));
+        }
+        // Observing, the statement will tell.
+        if self.listener.config.mode == Mode::Observe {
+            return None;
+        }
+        let [tickets, comment] = &considered.presents;
+        match self.claims_by(tickets, comment, &[]) {
+            Ok(claims) if self.are_settled(&claims) => None,
+            Ok(claims) => Some(self.settle_first(claims)),
+            Err(Untold::Refused(refusal)) => Some(Weighed::Refused(refusal)),
+            Err(Untold::Later | Untold::Unobserved) => Some(Weighed::Later),
+        }
+    }
+
+    /// The statements that a message looks at, where that may run something.
+    fn analyses_that_act<'c>(&mut self, considered: &'c Considered) -> Result<&'c [Run], Untold> {
+        let none = || Ok(&considered.analyses[..0]);
+        if considered.analyses.is_empty() || self.listener.config.mode == Mode::Observe {
+            return none();
+        }
+        let holds = considered
+            .analyses
+            .iter()
+            .any(|run| !run.tickets.is_empty());
+        match self.known_catalog() {
+            Some(catalog) if !catalog.reading_values_acts() => none(),
+            // Whoever holds enough need not wait for it.
+            None if !holds => {
+                self.begin_loading(None);
+                Err(Untold::Later)
+            }
+            _ => Ok(&considered.analyses),
+        }
+    }
+
+    fn untold(&mut self, untold: Untold, considered: &Considered) -> Weighed {
+        match untold {
+            Untold::Later => Weighed::Later,
+            Untold::Unobserved => Weighed::Passed(Ending::default()),
+            Untold::Refused(refusal) => self.present_first(refusal, considered),
+        }
+    }
+
     /// Whatever else is wrong with a message, its tickets are presented first: who is late learns
     /// that before anything else.
     fn present_first(&mut self, refusal: Refusal, considered: &Considered) -> Weighed {
@@ -99,7 +157,7 @@ impl Session {
             return self.refused(refusal, considered);
         }
         let mut claims: Arc<[Claim]> = [].into();
-        for run in &considered.runs {
+        for run in considered.runs.iter().chain(&considered.analyses) {
             for texts in [&run.tickets, &run.comment] {
                 if !texts.is_empty()
                     && let Look::Genuine(Genuine::Signed(of_run)) = self.look(texts)
@@ -108,9 +166,13 @@ impl Session {
                 }
             }
         }
-        if self.are_settled(&claims) {
-            return Weighed::Refused(refusal);
+        match self.are_settled(&claims) {
+            true => Weighed::Refused(refusal),
+            false => self.settle_first(claims),
         }
+    }
+
+    fn settle_first(&mut self, claims: Arc<[Claim]>) -> Weighed {
         match self.settle(claims) {
             Admitted::Refused(refusal) => Weighed::Refused(refusal),
             Admitted::Later | Admitted::Passed => Weighed::Later,
@@ -139,12 +201,12 @@ impl Session {
         }
     }
 
-    fn needs(&mut self, considered: &Considered) -> Result<(Needs, Ending), Untold> {
+    fn needs(&mut self, considered: &Considered, runs: &[Run]) -> Result<(Needs, Ending), Untold> {
         let mut ending = Ending::default();
         let mut claims: Arc<[Claim]> = [].into();
         let mut writes = false;
         ending.made.clone_from(&self.made);
-        for run in &considered.runs {
+        for run in runs {
             let needed = self.locks_of(run, &mut ending)?;
             let of_run = self.claims_of(run, &needed)?;
             if let Some(lock) = missing(&needed, &of_run) {
@@ -161,7 +223,11 @@ impl Session {
             span: considered.span,
             may_commit: considered.may_commit,
         };
-        Ok((needs, ending))
+        match considered.runs.is_empty() {
+            // Nothing of it was carried out.
+            true => Ok((needs, Ending::default())),
+            false => Ok((needs, ending)),
+        }
     }
 
     /// The locks that a run needs a current ticket for.
@@ -169,11 +235,14 @@ impl Session {
         if let Class::Transaction(control) = &run.statement.class {
             return self.locks_of_control(control, ending);
         }
+        if run.statement.operation == "DDL" {
+            self.database.note_foreign_tables();
+        }
         let shifted = ending.shifts || self.effects.shifts();
         if shifted && names_existing(&run.statement, &ending.made) {
-            ending.defines |= defines(&run.statement);
-            ending.redefines |= redefines(&run.statement);
             let acts = run.statement.uses.everything.is_some();
+            ending.defines |= defines(&run.statement) || acts;
+            ending.redefines |= redefines(&run.statement);
             ending.distrusts |= acts;
             ending.shadows |= acts || shadows_temporary(&run.statement);
             return self.locks_of_anything();
@@ -184,7 +253,8 @@ impl Session {
         if ending.made.len() < MADE_MAX {
             follow_made(&mut ending.made, &run.statement);
         }
-        ending.defines |= defines(&run.statement);
+        // What a volatile function defines is not told.
+        ending.defines |= defines(&run.statement) || resolution.everything.is_some();
         // Whoever may call such a function holds a ticket for everything to the transaction's end.
         ending.redefines |= redefines(&run.statement);
         ending.shadows |= resolution.everything.is_some() || shadows_temporary(&run.statement);
@@ -204,7 +274,7 @@ impl Session {
     }
 
     fn locks_of_control(
-        &self,
+        &mut self,
         control: &TransactionControl,
         ending: &mut Ending,
     ) -> Result<Vec<LockName>, Untold> {
@@ -213,7 +283,7 @@ impl Session {
         else {
             return Ok(vec![]);
         };
-        match self.listener.prepared.look(gid) {
+        match self.known_prepared(gid)? {
             Some(known) => {
                 ending.ends_prepared.push((gid.clone(), known.last));
                 Ok(known.locks)
@@ -232,6 +302,20 @@ impl Session {
                 }
             },
         }
+    }
+
+    fn known_prepared(&mut self, gid: &str) -> Result<Option<Known>, Untold> {
+        let prepared = &self.listener.prepared;
+        // Observing, nothing is waited for.
+        if !prepared.is_shared() || self.listener.config.mode == Mode::Observe {
+            return Ok(prepared.look(gid));
+        }
+        let mut looked = self.admission.looked.iter();
+        if let Some((_, known)) = looked.find(|it| *it.0 == *gid) {
+            return Ok(known.clone());
+        }
+        self.begin_looking(gid);
+        Err(Untold::Later)
     }
 
     /// PREPARE TRANSACTION is for those who hold a ticket, and is on disk before it is forwarded.
@@ -262,6 +346,13 @@ impl Session {
         }
         // What was recorded for this message before stays with it until it is forwarded.
         recorded.append(&mut ending.prepares);
+        if self.listener.prepared.is_shared() && self.flights.session().is_none() {
+            // Until that session is gone it may be prepared yet: it must be known.
+            return match self.settle(all) {
+                Admitted::Refused(refusal) => Err(refusal.into()),
+                Admitted::Later | Admitted::Passed => Err(Untold::Later),
+            };
+        }
         self.begin_recording(gid, all);
         Err(Untold::Later)
     }
@@ -272,11 +363,20 @@ impl Session {
         run: &Run,
         needed: &[LockName],
     ) -> Result<Arc<[Claim]>, Untold> {
-        let of_session = self.claims_in(&run.tickets, needed)?;
-        if run.comment.is_empty() {
+        self.claims_by(&run.tickets, &run.comment, needed)
+    }
+
+    fn claims_by(
+        &mut self,
+        tickets: &Tickets,
+        comment: &Tickets,
+        needed: &[LockName],
+    ) -> Result<Arc<[Claim]>, Untold> {
+        let of_session = self.claims_in(tickets, needed)?;
+        if comment.is_empty() {
             return Ok(of_session);
         }
-        let of_comment = self.claims_in(&run.comment, needed)?;
+        let of_comment = self.claims_in(comment, needed)?;
         let mut claims = of_comment.to_vec();
         let others = of_session.iter();
         let others = others.filter(|claim| !of_comment.iter().any(|it| it.lock == claim.lock));

@@ -9,8 +9,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::present::{self, NotPresented, Presented, Settled};
-use super::{RETRY_AFTER, Session};
+use super::Session;
+use super::present::{self, NotPresented, Presented};
 use crate::audit::{self, Excerpt, Record};
 use crate::clock;
 use crate::config::Mode;
@@ -18,7 +18,8 @@ use crate::lock_name::LockName;
 use crate::protocol::redis::Plan;
 use crate::protocol::{Kind, Refusal};
 use crate::proxy::gates::Claim;
-use crate::proxy::redis::flights::Permits;
+use crate::proxy::redis::link::{Extent, Passage};
+use crate::proxy::redis::settle::{RETRY_AFTER, Settled};
 use crate::ticket::Ticket;
 use crate::token::Token;
 
@@ -75,23 +76,6 @@ pub(super) enum Admitted {
     Refused(Refusal),
 }
 
-/// How a command passes.
-pub(super) enum Passage {
-    /// It needs no permit.
-    Free,
-    /// Under these.
-    Permits(Permits),
-    /// Under the last ones in flight.
-    Shared,
-}
-
-/// Whether a command's last byte is at hand.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Extent {
-    Whole,
-    Beginning,
-}
-
 impl Session {
     /// Goes on with what the command at hand waits for.
     pub(super) fn poll_admission(&mut self, cx: &mut Context<'_>) -> bool {
@@ -102,7 +86,7 @@ impl Session {
             admission.presenting = None;
             self.admission.presented = Some(match outcome {
                 Ok((presented, settled)) => {
-                    self.keep(settled);
+                    self.link.keep(settled);
                     Ok(presented)
                 }
                 Err(NotPresented { refusal, tickets }) => {
@@ -117,7 +101,7 @@ impl Session {
         {
             self.admission.settling = None;
             match outcome {
-                Ok(settled) => self.keep(settled),
+                Ok(settled) => self.link.keep(settled),
                 Err(refusal) => self.admission.refused = Some(refusal),
             }
             return true;
@@ -125,23 +109,12 @@ impl Session {
         false
     }
 
-    fn keep(&mut self, settled: Vec<Settled>) {
-        for Settled {
-            claim,
-            entry,
-            recorded,
-        } in settled
-        {
-            self.slots.keep(claim, entry, recorded);
-        }
-    }
-
     /// Whether the tickets that the command carries are verified and settled, or refused.
     pub(super) fn present(&mut self, plan: &Plan) -> bool {
         if self.admission.presented.is_some() {
             return true;
         }
-        let (listening, session) = (self.listening.clone(), self.flights.session().clone());
+        let (listening, session) = (self.listening.clone(), self.link.flights.session().clone());
         let presenting = present::present(listening, session, plan.tickets.clone());
         self.admission.presenting = Some(Box::pin(presenting));
         false
@@ -180,7 +153,7 @@ impl Session {
         if claims.is_empty() || is_about_connection(&plan.operation) {
             return Admitted::Passed(Passage::Free);
         }
-        let passed = self.pass(plan.kind, &claims, extent);
+        let passed = self.link.pass(plan.kind, &claims, extent);
         match passed {
             Some(passage) => Admitted::Passed(passage),
             None => self.settle(plan, claims),
@@ -206,53 +179,13 @@ impl Session {
         Ok(claims.into())
     }
 
-    /// Passes at once, or not now.
-    pub(super) fn pass(&mut self, kind: Kind, claims: &[Claim], extent: Extent) -> Option<Passage> {
-        if kind == Kind::Read {
-            let mut all = claims.iter();
-            let settled = |claim| self.slots.find(claim).is_some_and(|slot| slot.passes());
-            return all.all(settled).then_some(Passage::Free);
-        }
-        if let ([claim], Extent::Whole) = (claims, extent) {
-            let slot = self.slots.find(claim)?;
-            if slot.is_recorded() && self.flights.is_shared_by(slot.entry(), claim.token) {
-                return Some(Passage::Shared);
-            }
-        }
-        let mut permits = Permits::default();
-        for claim in claims {
-            let slot = self.slots.find(claim).filter(|slot| slot.is_recorded())?;
-            permits.push(slot.permit().ok()?, slot.entry().clone());
-        }
-        let stepped = match extent {
-            Extent::Whole => permits.release(),
-            Extent::Beginning => permits.forward(),
-        };
-        if stepped.is_err() {
-            // No byte has left.
-            permits.finish();
-            return None;
-        }
-        Some(Passage::Permits(permits))
-    }
-
     fn settle(&mut self, plan: &Plan, claims: Arc<[Claim]>) -> Admitted {
         self.admission.rounds += 1;
         if self.admission.rounds > ROUNDS_MAX {
             let detail = "newer tokens keep coming for these locks";
             return Admitted::Refused(Refusal::busy(detail, RETRY_AFTER));
         }
-        let write = plan.kind == Kind::Write;
-        let unrecorded: Vec<LockName> = claims
-            .iter()
-            .filter(|claim| write && !self.slots.is_recorded(&claim.lock))
-            .map(|claim| claim.lock.clone())
-            .collect();
-        if !unrecorded.is_empty() {
-            self.flights.note_recorded();
-        }
-        let (listening, session) = (self.listening.clone(), self.flights.session().clone());
-        let settling = present::settle_all(listening, session, claims, unrecorded);
+        let settling = self.link.settling(plan.kind, claims);
         self.admission.settling = Some(Box::pin(settling));
         Admitted::Later
     }

@@ -6,10 +6,10 @@
 //! Invariant: only where nothing is enforced. Elsewhere such a connection ends.
 
 use super::Session;
-use super::admit::Extent;
 use super::requests::Streamed;
 use crate::protocol::Refusal;
 use crate::protocol::redis::{Action, Conversation, ConversationSettings, Owed, refusal_reply};
+use crate::proxy::redis::link::Extent;
 
 impl Session {
     /// From here on replies pass unread, these first.
@@ -47,7 +47,7 @@ impl Session {
             plan.unwrap_or_else(|_| self.conversation.plan_unread(&args, &self.table, unread()));
         let streamed = match plan.action {
             Action::Forward(bytes) => {
-                self.put_to_backend(&bytes, request);
+                bytes.write(request, &mut self.link.to_backend);
                 Streamed::Forwarded { fenced: false }
             }
             Action::Fence(_) => {

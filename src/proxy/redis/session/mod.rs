@@ -2,7 +2,8 @@
 //!
 //! The stages, one file each: `requests` (decode, plan, forward), `admit` (the gate, at once or by
 //! waiting), `replies` (whose they are, what ends with them), `revoke` (a newer token has come);
-//! and `blind`, for replies that nobody understands where nothing may be ended.
+//! `sharing`, for commands that leave over a connection which is shared; and `blind`, for replies
+//! that nobody understands where nothing may be ended.
 //!
 //! Invariants:
 //! - while a command waits for the gate, nothing behind it is looked at, and replies go on;
@@ -16,6 +17,7 @@ mod present;
 mod replies;
 mod requests;
 mod revoke;
+mod sharing;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -23,16 +25,20 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf as _, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use bytes::BytesMut;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use self::admit::Admission;
 use self::present::Presented;
-use self::revoke::Revocation;
+use self::sharing::Sharing;
 use super::RedisListening;
 use super::backend::{OpenError, Opened};
-use super::flights::{Flights, Load};
+use super::bytes::{Received, Sent, poll_receive, poll_send};
+use super::flights::Load;
+use super::lane::Lanes;
+use super::link::Link;
+use super::settle::RETRY_AFTER;
 use crate::config::Mode;
 use crate::protocol::Refusal;
 use crate::protocol::redis::{
@@ -40,32 +46,20 @@ use crate::protocol::redis::{
     refusal_reply,
 };
 use crate::proxy::accept::Visit;
-use crate::proxy::slots::Slots;
 
 /// Bytes that wait to be sent, on either side, before the other side is not read any more.
 const WAITING_BYTES_MAX: usize = 256 << 10;
-/// Bytes of one read.
-const READ_BYTES_MAX: usize = 64 << 10;
-/// Memory that an idle connection keeps per buffer, in bytes.
-const KEPT_BYTES_MAX: usize = 4 << 10;
 /// How long a client that has gone away, or takes nothing, holds what it has in flight; and how
 /// long its last replies may take.
 const FAREWELL_MAX: Duration = Duration::from_secs(2);
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-thread_local! {
-    /// What a core reads into: idle connections keep no buffer of this size.
-    static SCRATCH: std::cell::RefCell<Box<[u8]>> =
-        std::cell::RefCell::new(vec![0; READ_BYTES_MAX].into_boxed_slice());
-}
 
 /// Serves one client until either side ends.
-pub(super) async fn serve(listening: Arc<RedisListening>, visit: Visit) {
+pub(super) async fn serve(listening: Arc<RedisListening>, lanes: Arc<Lanes>, visit: Visit) {
     let Visit {
         stream: mut client,
         client: address,
         mut shutdown,
-        alive: _alive,
+        alive,
     } = visit;
     if let Some(keys) = &listening.fence_keys {
         let connect_max = listening.config.limits.upstream_connect_timeout;
@@ -80,7 +74,9 @@ pub(super) async fn serve(listening: Arc<RedisListening>, visit: Visit) {
         Ok(opened) => opened,
         Err(error) => return tell_unreachable(&mut client, &error).await,
     };
-    let mut session = Session::new(listening, client, address, opened);
+    let never = !listening.config.shares_connections;
+    let sharing = Sharing::new(lanes, alive, never);
+    let mut session = Session::new(listening, (client, address), opened, sharing);
     let ended = tokio::select! {
         () = std::future::poll_fn(|cx| session.poll(cx)) => true,
         // An error means that the sender is gone: the end as well.
@@ -119,10 +115,9 @@ struct Session {
     listening: Arc<RedisListening>,
     address: SocketAddr,
     client: TcpStream,
-    backend: TcpStream,
+    /// The client's own backend connection.
+    link: Link,
     from_client: BytesMut,
-    to_backend: BytesMut,
-    from_backend: BytesMut,
     to_client: BytesMut,
     table: Arc<CommandTable>,
     requests: RequestScanner,
@@ -137,26 +132,22 @@ struct Session {
     admission: Admission,
     /// The tickets of the connection.
     bound: Presented,
-    slots: Slots,
-    flights: Flights,
-    revocation: Revocation,
     phase: Phase,
     /// What the client gets after all its replies.
     last_words: Option<Vec<u8>>,
     /// Counts down in `Deserted` and `Flushing`.
     farewell: Option<Pin<Box<tokio::time::Sleep>>>,
-    /// Bytes that the backend's socket has taken.
-    sent_bytes: u64,
     /// Replies are not understood any more, and pass as they come: see [`blind`].
     blind: bool,
+    sharing: Sharing,
 }
 
 impl Session {
     fn new(
         listening: Arc<RedisListening>,
-        client: TcpStream,
-        address: SocketAddr,
+        (client, address): (TcpStream, SocketAddr),
         opened: Opened,
+        sharing: Sharing,
     ) -> Session {
         let limits = RequestLimits {
             bulk_bytes_max: match listening.config.mode {
@@ -171,14 +162,12 @@ impl Session {
             observes: listening.config.mode == Mode::Observe,
             ..ConversationSettings::default()
         };
-        let flights = Flights::new(opened.session, listening.evictor.clone());
+        let link = Link::new(Arc::clone(&listening), opened.stream, opened.session);
         Session {
             address,
             client,
-            backend: opened.stream,
+            link,
             from_client: BytesMut::new(),
-            to_backend: BytesMut::new(),
-            from_backend: BytesMut::new(),
             to_client: BytesMut::new(),
             table: opened.table,
             requests: RequestScanner::new(limits),
@@ -189,14 +178,11 @@ impl Session {
             barrier: false,
             admission: Admission::default(),
             bound: Presented::default(),
-            slots: Slots::default(),
-            flights,
-            revocation: Revocation::None,
             phase: Phase::Open,
             last_words: None,
             farewell: None,
-            sent_bytes: 0,
             blind: false,
+            sharing,
             listening,
         }
     }
@@ -214,6 +200,7 @@ impl Session {
             moved |= self.take_requests();
             moved |= self.poll_send_backend(cx);
             moved |= self.poll_receive_backend(cx);
+            moved |= self.poll_shared(cx);
             moved |= self.poll_send_client(cx);
             moved |= self.poll_receive_client(cx);
             moved |= !moved && self.poll_revocation(cx);
@@ -238,7 +225,7 @@ impl Session {
             }
             Phase::Ending => {}
             Phase::Flushing if self.to_client.is_empty() => self.phase = Phase::Over,
-            Phase::Deserted if self.flights.is_empty() || self.flights.is_blocked() => {
+            Phase::Deserted if self.link.flights.is_empty() || self.link.flights.is_blocked() => {
                 self.phase = Phase::Over;
             }
             Phase::Flushing | Phase::Deserted => {
@@ -258,7 +245,7 @@ impl Session {
     /// The backend connection is over. What it has not answered is in doubt from here on, unless it
     /// is finished; the client gets what is ready.
     fn flush(&mut self) {
-        self.flights.lose();
+        self.link.flights.lose();
         if self.phase != Phase::Deserted {
             self.phase = Phase::Flushing;
         } else {
@@ -279,18 +266,7 @@ impl Session {
         if matches!(self.phase, Phase::Flushing | Phase::Over) {
             return false;
         }
-        match poll_send(&mut self.backend, &mut self.to_backend, cx) {
-            Sent::Nothing => false,
-            Sent::Some(bytes) => {
-                self.sent_bytes += bytes;
-                true
-            }
-            // What it has sent before is still read: reading tells the end.
-            Sent::Failed => {
-                self.to_backend.clear();
-                false
-            }
-        }
+        self.link.poll_send(cx)
     }
 
     fn poll_send_client(&mut self, cx: &mut Context<'_>) -> bool {
@@ -322,10 +298,13 @@ impl Session {
 
     fn poll_receive_backend(&mut self, cx: &mut Context<'_>) -> bool {
         let full = self.to_client.len() >= WAITING_BYTES_MAX;
-        if full || matches!(self.phase, Phase::Flushing | Phase::Over) {
+        if full
+            || self.sharing.has_lost_own()
+            || matches!(self.phase, Phase::Flushing | Phase::Over)
+        {
             return false;
         }
-        match poll_receive(&mut self.backend, &mut self.from_backend, cx) {
+        match self.link.poll_receive(cx) {
             Received::Nothing => false,
             Received::Some => {
                 self.take_replies();
@@ -336,66 +315,5 @@ impl Session {
                 true
             }
         }
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        // A session that may still be applied stays listed: the next raise ends it.
-        if let Some(keys) = &self.listening.fence_keys
-            && self.flights.is_over()
-        {
-            keys.release(self.slots.take_held(), self.flights.session());
-        }
-    }
-}
-
-enum Sent {
-    Nothing,
-    /// So many bytes.
-    Some(u64),
-    Failed,
-}
-
-fn poll_send(stream: &mut TcpStream, bytes: &mut BytesMut, cx: &mut Context<'_>) -> Sent {
-    if bytes.is_empty() {
-        return Sent::Nothing;
-    }
-    match Pin::new(stream).poll_write(cx, bytes) {
-        Poll::Pending => Sent::Nothing,
-        Poll::Ready(Ok(0) | Err(_)) => Sent::Failed,
-        Poll::Ready(Ok(sent)) => {
-            bytes.advance(sent);
-            shrink(bytes);
-            Sent::Some(sent as u64)
-        }
-    }
-}
-
-enum Received {
-    Nothing,
-    Some,
-    Ended,
-}
-
-fn poll_receive(stream: &mut TcpStream, bytes: &mut BytesMut, cx: &mut Context<'_>) -> Received {
-    SCRATCH.with_borrow_mut(|scratch| {
-        let mut buffer = ReadBuf::new(scratch);
-        match Pin::new(stream).poll_read(cx, &mut buffer) {
-            Poll::Pending => Received::Nothing,
-            Poll::Ready(Err(_)) => Received::Ended,
-            Poll::Ready(Ok(())) if buffer.filled().is_empty() => Received::Ended,
-            Poll::Ready(Ok(())) => {
-                bytes.extend_from_slice(buffer.filled());
-                Received::Some
-            }
-        }
-    })
-}
-
-/// An idle connection keeps little memory.
-fn shrink(bytes: &mut BytesMut) {
-    if bytes.is_empty() && bytes.capacity() > KEPT_BYTES_MAX {
-        *bytes = BytesMut::new();
     }
 }

@@ -6,12 +6,13 @@
 
 use bytes::{Buf as _, BytesMut};
 
-use super::{Phase, Session, shrink};
+use super::{Phase, Session};
 use crate::config::Mode;
 use crate::protocol::redis::{
     Change, Conversation, ConversationSettings, Delivery, Filter, Filtered, Finished, Owed,
     ReplyEnd, ReplyHead, ReplyProgress, refusal_reply,
 };
+use crate::proxy::redis::bytes::shrink;
 use crate::proxy::redis::flights::Load;
 
 /// Longest reply that is held whole, in bytes: CLIENT LIST of the most clients.
@@ -33,7 +34,13 @@ impl Session {
     /// Deals with all that has come from the backend.
     pub(super) fn take_replies(&mut self) {
         // Out of the way of everything that is called with its bytes.
-        let mut bytes = std::mem::take(&mut self.from_backend);
+        let mut bytes = std::mem::take(&mut self.link.from_backend);
+        if self.sharing.is_awaiting() {
+            tracing::error!(
+                "the backend's replies are out of step: one came that nobody waits for"
+            );
+            return self.backend_ended();
+        }
         if self.blind {
             self.to_client.extend_from_slice(&bytes);
             return;
@@ -43,7 +50,7 @@ impl Session {
             Ok(taken) => {
                 bytes.advance(taken);
                 shrink(&mut bytes);
-                self.from_backend = bytes;
+                self.link.from_backend = bytes;
             }
             Err(reason) if self.listening.config.mode == Mode::Observe => {
                 self.go_blind(&reason, &bytes[run..]);
@@ -103,7 +110,7 @@ impl Session {
         Ok(at)
     }
 
-    fn delivery_of(&mut self, head: &ReplyHead) -> Result<Delivery, String> {
+    pub(super) fn delivery_of(&mut self, head: &ReplyHead) -> Result<Delivery, String> {
         let begun = self.conversation.reply_begins(head);
         begun.map_err(|_| "a reply came that nobody waits for".to_owned())
     }
@@ -117,7 +124,7 @@ impl Session {
         })
     }
 
-    fn deliver_whole(&mut self, delivery: Delivery, reply: &[u8]) -> Result<(), String> {
+    pub(super) fn deliver_whole(&mut self, delivery: Delivery, reply: &[u8]) -> Result<(), String> {
         match delivery {
             Delivery::Forward => self.to_client.extend_from_slice(reply),
             Delivery::Swallow => {}
@@ -184,9 +191,10 @@ impl Session {
         self.pump_local();
     }
 
-    fn finish(&mut self, finished: Finished<Load>) {
+    pub(super) fn finish(&mut self, finished: Finished<Load>) {
+        self.sharing.note_finished(&finished);
         if let Some(load) = finished.payload {
-            self.flights.answered(load);
+            self.link.flights.answered(load);
         }
         match finished.change {
             Change::None => {}
@@ -215,7 +223,7 @@ impl Session {
                     kind,
                     payload,
                 } => {
-                    let fate = self.fate(kind, payload.as_ref());
+                    let fate = self.link.fate(kind, payload.as_ref());
                     if payload.is_some_and(|load| load.fenced) {
                         self.audit(&fate, &operation);
                     }

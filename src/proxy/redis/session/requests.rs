@@ -7,14 +7,16 @@ use std::sync::Arc;
 
 use bytes::Buf as _;
 
-use super::admit::{Admitted, Extent, Passage, missing};
+use super::admit::{Admitted, missing};
 use super::present::Presented;
-use super::{Phase, Session, WAITING_BYTES_MAX, shrink};
+use super::{Phase, Session, WAITING_BYTES_MAX};
 use crate::config::{Mode, Trust};
 use crate::gate::Revoked;
-use crate::protocol::redis::{Action, FenceCommand, Plan, RequestProgress, Send, refusal_reply};
+use crate::protocol::redis::{Action, FenceCommand, Plan, RequestProgress, refusal_reply};
 use crate::protocol::{AfterRefusal, Kind, Refusal};
+use crate::proxy::redis::bytes::shrink;
 use crate::proxy::redis::flights::Load;
+use crate::proxy::redis::link::{Extent, Passage};
 
 /// Most bytes of a request that are kept until it can be decided on.
 pub(super) const UNDECIDED_BYTES_MAX: usize = 1 << 20;
@@ -63,10 +65,11 @@ impl Session {
         }
         self.phase == Phase::Open
             && !self.barrier
-            && !self.is_condemned()
+            && !self.sharing.is_awaiting()
+            && !self.link.is_condemned()
             && !self.admission.is_waiting()
             && self.conversation.has_room()
-            && self.to_backend.len() < WAITING_BYTES_MAX
+            && self.link.to_backend.len() < WAITING_BYTES_MAX
             && self.to_client.len() < WAITING_BYTES_MAX
     }
 
@@ -90,7 +93,11 @@ impl Session {
                         at += len;
                         continue;
                     }
-                    match self.take(request, Extent::Whole) {
+                    let taken = match self.take_plain(request, len == rest.len()) {
+                        true => Taken::Done,
+                        false => self.take(request, Extent::Whole),
+                    };
+                    match taken {
                         Taken::Done => {
                             self.requests.reset();
                             at += len;
@@ -121,9 +128,6 @@ impl Session {
             self.take_blind(request, extent);
             return Taken::Done;
         }
-        if extent == Extent::Whole && self.take_plain(request) {
-            return Taken::Done;
-        }
         let args = self.requests.args(request);
         let rules = &self.listening.config.rules;
         let Ok(plan) = self.conversation.plan(&args, &self.table, rules) else {
@@ -132,7 +136,8 @@ impl Session {
         if extent == Extent::Beginning && self.needs_every_key(&plan) {
             return self.undecided(request);
         }
-        if plan.alone && self.conversation.outstanding() > 0 {
+        let waits_for_shared = self.waits_for_shared(&plan);
+        if (plan.alone || waits_for_shared) && self.conversation.outstanding() > 0 {
             return Taken::Later;
         }
         let barrier = plan.barrier;
@@ -145,8 +150,8 @@ impl Session {
     }
 
     /// Forwards a command whose name alone tells what becomes of it, if it may pass at once.
-    /// Everything else is planned.
-    fn take_plain(&mut self, request: &[u8]) -> bool {
+    /// Everything else is planned. `is_last`: nothing has come behind it.
+    fn take_plain(&mut self, request: &[u8], is_last: bool) -> bool {
         if self.listening.config.mode == Mode::Observe
             || self.bound.bare.is_some()
             || !self.admission.is_undecided()
@@ -158,23 +163,29 @@ impl Session {
             return false;
         };
         let claims = Arc::clone(&self.bound.claims);
-        let kind = plain.kind;
+        let (kind, brief) = (plain.kind, plain.brief && is_last);
         if kind == Kind::Write && missing(plain.locks, &claims).is_some() {
             return false;
         }
+        if brief && kind == Kind::Write && self.take_shared(request, &claims) {
+            return true;
+        }
         let passage = match claims.is_empty() {
             true => Passage::Free,
-            false => match self.pass(kind, &claims, Extent::Whole) {
+            false => match self.link.pass(kind, &claims, Extent::Whole) {
                 Some(passage) => passage,
                 None => return false,
             },
         };
-        let fenced = self.board(passage);
-        self.to_backend.extend_from_slice(request);
+        let fenced = self.link.board(passage);
+        if kind == Kind::Write {
+            self.sharing.note_own_write();
+        }
+        self.link.to_backend.extend_from_slice(request);
         let load = Load {
             fenced,
             blocking: false,
-            end: self.queued_bytes(),
+            end: self.link.queued_bytes(),
         };
         // Where the end of an earlier one has not left, that of a later one has not either.
         self.conversation
@@ -252,6 +263,10 @@ impl Session {
             Action::Forward(_) => match self.admit(&plan, extent) {
                 Admitted::Later => return Taken::Later,
                 Admitted::Refused(refusal) => self.refuse(plan, &refusal, extent),
+                Admitted::Passed(passage) if self.waits_for_shared(&plan) => {
+                    passage.give_back();
+                    self.forward_wait(plan, request, extent);
+                }
                 Admitted::Passed(passage) => self.forward(plan, passage, request, extent),
             },
         }
@@ -264,10 +279,10 @@ impl Session {
         self.streamed = (extent == Extent::Beginning).then_some(Streamed::Dropped);
     }
 
-    fn refuse(&mut self, plan: Plan, refusal: &Refusal, extent: Extent) {
+    pub(super) fn refuse(&mut self, plan: Plan, refusal: &Refusal, extent: Extent) {
         self.audit(refusal, &plan.operation);
         if let Some(instead) = self.conversation.refuse(plan, refusal) {
-            self.to_backend.extend_from_slice(&instead);
+            self.link.to_backend.extend_from_slice(&instead);
         }
         self.pump_local();
         self.streamed = (extent == Extent::Beginning).then_some(Streamed::Dropped);
@@ -278,47 +293,27 @@ impl Session {
 
     fn forward(&mut self, plan: Plan, passage: Passage, request: &[u8], extent: Extent) {
         self.note_binding(&plan);
-        let fenced = self.board(passage);
+        let fenced = self.link.board(passage);
+        if plan.kind == Kind::Write {
+            self.sharing.note_own_write();
+        }
         if let Action::Forward(bytes) = &plan.action {
-            self.put_to_backend(bytes, request);
+            if plan.logs_in() {
+                self.sharing.note_login(bytes, request);
+            }
+            bytes.write(request, &mut self.link.to_backend);
         }
         let load = Load {
             fenced,
             blocking: plan.blocks,
             end: match extent {
-                Extent::Whole => self.queued_bytes(),
+                Extent::Whole => self.link.queued_bytes(),
                 Extent::Beginning => u64::MAX,
             },
         };
-        self.flights.note(load);
+        self.link.flights.note(load);
         self.conversation.forward(plan, load);
         self.streamed = (extent == Extent::Beginning).then_some(Streamed::Forwarded { fenced });
-    }
-
-    /// Counts what is under permits. Whether it is.
-    fn board(&mut self, passage: Passage) -> bool {
-        match passage {
-            Passage::Free => return false,
-            Passage::Permits(permits) => self.flights.add(permits),
-            Passage::Shared => self.flights.share(),
-        }
-        true
-    }
-
-    pub(super) fn put_to_backend(&mut self, bytes: &Send, request: &[u8]) {
-        match bytes {
-            Send::AsIs => self.to_backend.extend_from_slice(request),
-            Send::Tail { head, from } => {
-                self.to_backend.extend_from_slice(head);
-                self.to_backend.extend_from_slice(&request[*from..]);
-            }
-            Send::Instead(whole) => self.to_backend.extend_from_slice(whole),
-        }
-    }
-
-    /// Bytes that are sent on the session, or wait to be.
-    fn queued_bytes(&self) -> u64 {
-        self.sent_bytes + self.to_backend.len() as u64
     }
 
     /// The next bytes of a request that was dealt with; how many of them are its own.
@@ -326,18 +321,18 @@ impl Session {
         let Ok(part) = self.requests.stream(chunk) else {
             // Its end has not left: the server cannot run it.
             self.streamed = None;
-            self.condemn();
+            self.link.condemn();
             return chunk.len();
         };
         if let Streamed::Forwarded { fenced } = streamed {
             // The last byte is what makes the server run it.
-            if part.ended && fenced && self.flights.release_last() == Err(Revoked) {
+            if part.ended && fenced && self.link.flights.release_last() == Err(Revoked) {
                 self.streamed = None;
-                self.condemn();
+                self.link.condemn();
                 return chunk.len();
             }
-            self.to_backend.extend_from_slice(&chunk[..part.len]);
-            let end = self.queued_bytes();
+            self.link.to_backend.extend_from_slice(&chunk[..part.len]);
+            let end = self.link.queued_bytes();
             // It may have been answered before its end.
             if part.ended
                 && let Some(load) = self.conversation.newest_mut()

@@ -1,13 +1,15 @@
 //! Names of statements and portals, and what they mean.
 
-use super::{BackendMessage, Bind, Considered, Driven, FrontendMessage, I, Message, of};
+use super::{
+    BackendMessage, Bind, ClosedKind, Considered, Driven, FrontendMessage, I, Message, of,
+};
 
 /// pgcat PR 953: postgres.js asks to describe first, with Flush.
 #[test]
 fn a_statement_is_described_before_it_is_bound() {
     let mut it = Driven::new();
     it.parse("s", "SELECT $1");
-    it.send(Message::Describe);
+    it.send(Message::Describe(ClosedKind::Portal, b""));
     it.send(Message::Flush);
     it.reply(BackendMessage::ParseComplete);
     it.reply(BackendMessage::ParameterDescription);
@@ -108,4 +110,20 @@ fn the_values_of_a_bind_set_a_ticket() {
     it.ran("SELECT 1");
     it.ready(I);
     assert_eq!(it.tickets(), "a");
+}
+
+#[test]
+fn names_are_those_that_the_server_keeps() {
+    let operation = |considered: &Considered| considered.runs[0].statement.operation;
+    let long = "a".repeat(63);
+    let mut it = Driven::new();
+    it.parse(&format!("{long}1"), "SELECT 1");
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.ready(I);
+    // Another name of the same beginning, once SQL has forgotten the first.
+    it.did(&format!("DEALLOCATE {long}"), "DEALLOCATE", I);
+    it.parse(&format!("{long}2"), "DELETE FROM t");
+    it.bind(&format!("{long}p"), &format!("{long}1"));
+    assert_eq!(operation(&it.execute(&format!("{long}q"))), "DELETE");
 }

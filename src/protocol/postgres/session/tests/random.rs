@@ -22,7 +22,7 @@ proptest! {
                     forward_or_refuse(&mut it.0, message);
                     continue;
                 }
-                4 => Message::BindHead(b"", b""),
+                4 => super::bind("", ""),
                 5 => Message::Execute(b""),
                 6 => Message::Sync,
                 7 => Message::CopyEnd,

@@ -1,6 +1,8 @@
 //! A client whose transaction was rolled back under it.
 
-use super::{BackendMessage, Deliver, Driven, E, I, Message, T};
+use super::{
+    BackendMessage, Classified, Deliver, Driven, E, I, Message, T, Unreadable, error_response,
+};
 
 fn rolled_back() -> Driven {
     let mut it = Driven::new();
@@ -87,4 +89,77 @@ fn a_pipeline_without_its_sync_is_failed_and_not_rolled_back() {
 #[should_panic = "nothing runs"]
 fn what_was_rolled_back_is_never_forwarded() {
     rolled_back().query("UPDATE t SET a = 1");
+}
+
+#[test]
+fn the_error_of_a_pipeline_without_a_block_ends_its_transaction() {
+    let ended = |it: &mut Driven| {
+        let bytes = error_response(&[(b'C', "XX000")]);
+        let error = BackendMessage::read(b'E', &bytes[5..]).unwrap();
+        it.0.reply(&error).unwrap().ended
+    };
+    let mut it = Driven::new();
+    let update = it.run("UPDATE t SET a = 1");
+    it.ran("UPDATE 1");
+    it.run("SELECT 1/0");
+    it.reply(BackendMessage::ParseComplete);
+    it.reply(BackendMessage::BindComplete);
+    assert_eq!(ended(&mut it), Some(update.span));
+    it.sync();
+    assert_eq!(it.ready(I), Some(update.span));
+    // A block may go on from a savepoint.
+    it.did("BEGIN", "BEGIN", T);
+    it.run("SELECT 1/0");
+    assert_eq!(ended(&mut it), None);
+    it.sync();
+    it.ready(E);
+    it.did("ROLLBACK", "ROLLBACK", I);
+    // What was not read may have begun one.
+    let unread = Classified::unreadable(Unreadable::TooLong, 5);
+    it.send(Message::Parse(b"", b"BEGIN", &unread));
+    it.bind("", "");
+    it.execute("");
+    it.ran("BEGIN");
+    it.run("SELECT 1/0");
+    assert_eq!(ended(&mut it), None);
+}
+
+#[test]
+fn a_failed_pipeline_of_a_block_is_ended_and_the_rest_of_it_skipped() {
+    let mut it = Driven::new();
+    it.did("BEGIN", "BEGIN", T);
+    it.run("SELECT 1/0");
+    assert!(!it.0.awaits_sync_only() || it.0.is_quiet());
+    assert_eq!(it.error(), Deliver::Pass);
+    assert!(it.0.awaits_sync_only());
+    assert_eq!(it.0.skip(Message::Sync), None);
+    assert_eq!(it.0.end_pipeline()[0], b'S');
+    assert_eq!(it.reply(BackendMessage::ReadyForQuery(E)), Deliver::Swallow);
+    assert!(it.0.is_quiet() && it.0.in_block());
+    it.0.roll_back(vec![]);
+    assert_eq!(it.done("ROLLBACK"), Deliver::Swallow);
+    assert_eq!(it.reply(BackendMessage::ReadyForQuery(I)), Deliver::Swallow);
+    // The client has not got to its Sync yet, and believes in a failed block.
+    assert_eq!(it.0.skip(Message::Execute(b"")), Some(vec![]));
+    let sent = it.0.skip(Message::Sync).unwrap();
+    assert_eq!((sent[0], sent[sent.len() - 5]), (b'Q', b'S'));
+    assert_eq!(it.done("BEGIN"), Deliver::Swallow);
+    assert_eq!(it.reply(BackendMessage::ReadyForQuery(T)), Deliver::Swallow);
+    assert_eq!(it.error(), Deliver::Replace(vec![]));
+    it.ready(E);
+    assert_eq!(it.0.skip(Message::Sync), None);
+    it.did("ROLLBACK", "ROLLBACK", I);
+}
+
+#[test]
+fn a_sync_that_comes_before_the_roll_back_is_answered_by_the_server() {
+    let mut it = Driven::new();
+    it.did("BEGIN", "BEGIN", T);
+    it.run("SELECT 1/0");
+    it.error();
+    it.0.end_pipeline();
+    assert_eq!(it.0.skip(Message::Sync).unwrap()[0], b'S');
+    assert_eq!(it.reply(BackendMessage::ReadyForQuery(E)), Deliver::Swallow);
+    it.ready(E);
+    assert!(it.0.is_quiet() && it.0.in_block());
 }

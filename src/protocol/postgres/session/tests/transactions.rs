@@ -1,6 +1,8 @@
 //! Transactions: when tickets are asked for, and how long permits last.
 
-use super::{Considered, Driven, E, I, T, of};
+use super::{
+    BackendMessage, ClosedKind, Considered, Driven, E, I, Lexing, Message, T, bind, classify, of,
+};
 
 #[test]
 fn a_transaction_asks_once_and_its_permits_last_to_its_end() {
@@ -186,4 +188,124 @@ fn a_comment_counts_once() {
     it.ready(T);
     it.did("COMMIT", "COMMIT", I);
     assert_eq!(it.tickets(), "");
+}
+
+fn shown(considered: &Considered) -> String {
+    let presented = considered.presents.iter();
+    let presented: Vec<&str> = presented
+        .flat_map(|it| it.as_slice().iter().map(|text| &**text))
+        .collect();
+    presented.join(",")
+}
+
+fn parse(it: &mut Driven, text: &str) -> Considered {
+    let classified = classify(text.as_bytes(), Lexing::CERTAIN);
+    it.send(Message::Parse(b"", text.as_bytes(), &classified))
+}
+
+#[test]
+fn what_takes_the_one_snapshot_early_presents_what_is_shown_then() {
+    let read = "SELECT * FROM t /*fencing_token='b'*/";
+    let mut it = Driven::new();
+    it.did("SET ringfence.token = 'a'", "SET", I);
+    // In READ COMMITTED each statement takes its own.
+    assert_eq!(shown(&parse(&mut it, read)), "");
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.ready(I);
+    it.did(
+        "SET default_transaction_isolation = 'serializable'",
+        "SET",
+        I,
+    );
+    // Parse analyses with a snapshot; a utility statement needs none.
+    assert_eq!(shown(&parse(&mut it, "BEGIN")), "");
+    assert_eq!(shown(&parse(&mut it, "SET work_mem = '1MB'")), "");
+    assert_eq!(shown(&parse(&mut it, read)), "a,b");
+    // It is taken once; the statement itself asks the gate.
+    let bound = it.send(bind("", ""));
+    assert_eq!(shown(&bound), "");
+    assert!(it.execute("").asks);
+    it.sync();
+    for _ in 0..3 {
+        it.reply(BackendMessage::ParseComplete);
+    }
+    it.reply(BackendMessage::BindComplete);
+    it.done("SELECT 1");
+    it.ready(I);
+    // A statement that was prepared before: Describe and Bind.
+    assert_eq!(
+        shown(&it.send(Message::Describe(ClosedKind::Statement, b""))),
+        "a"
+    );
+    it.sync();
+    assert_eq!(shown(&it.send(bind("", ""))), "a");
+    // While something may fail, any transaction may be the one.
+    let mut it = Driven::new();
+    it.did("SET ringfence.token = 'a'", "SET", I);
+    it.query("SELECT 1");
+    assert_eq!(shown(&parse(&mut it, "SELECT 2")), "a");
+}
+
+#[test]
+fn a_ticket_after_an_early_snapshot_is_late() {
+    let ticket = "SET LOCAL ringfence.token = 'a'";
+    let mut it = Driven::new();
+    it.did("BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN", T);
+    parse(&mut it, "SELECT 1");
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.ready(T);
+    assert!(it.0.has_snapshot());
+    assert!(it.consider_query(ticket).is_err());
+    it.did("ROLLBACK", "ROLLBACK", I);
+    assert!(!it.0.has_snapshot());
+    it.did("BEGIN", "BEGIN", T);
+    assert!(it.consider_query(ticket).is_ok());
+    // A transaction that only a Parse has begun; BEGIN goes on in it.
+    let mut it = Driven::new();
+    it.did(
+        "SET default_transaction_isolation = 'serializable'",
+        "SET",
+        I,
+    );
+    parse(&mut it, "SELECT 1");
+    assert!(it.consider_query(ticket).is_err());
+    assert!(it.consider_query("BEGIN /*fencing_token='a'*/").is_err());
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.ready(I);
+    it.query("BEGIN");
+    assert!(it.consider_query(ticket).is_ok());
+}
+
+#[test]
+fn a_call_that_sets_a_ticket_is_late_only_for_what_follows() {
+    let mut it = Driven::new();
+    it.did("BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN", T);
+    it.run("SELECT set_config('ringfence.token', 'a', false)");
+    assert!(it.consider_query("SELECT 1").is_err());
+    it.sync();
+    it.ran("SELECT 1");
+    it.ready(T);
+    assert!(it.consider_query("SELECT 1").is_err());
+    it.did("COMMIT", "COMMIT", I);
+    assert_eq!(it.tickets(), "a");
+    it.did("BEGIN ISOLATION LEVEL REPEATABLE READ", "BEGIN", T);
+    assert!(it.consider_query("SELECT 1").is_ok());
+}
+
+#[test]
+fn a_snapshot_from_elsewhere_is_older_than_any_ticket() {
+    let import = "SET TRANSACTION SNAPSHOT '00000003-00000002-1'";
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ";
+    let mut it = Driven::new();
+    it.did(begin, "BEGIN", T);
+    it.did(import, "SET", T);
+    assert!(it.consider_query("SELECT 1").is_ok());
+    assert!(it.consider_query("SELECT 1 /*fencing_token='a'*/").is_err());
+    it.did("ROLLBACK", "ROLLBACK", I);
+    it.did("SET ringfence.token = 'a'", "SET", I);
+    it.did(begin, "BEGIN", T);
+    assert!(it.consider_query(import).is_err());
 }

@@ -1,9 +1,15 @@
-//! Processes that end with their test.
+//! Processes that end with their test, and free ports for them.
+
+#![allow(
+    dead_code,
+    reason = "each test binary uses its own part of the support code"
+)]
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long anything that must come may take.
@@ -19,11 +25,22 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Below the ports that the kernel gives to clients (`ip_local_port_range`), which come and go.
+const PORTS: std::ops::Range<u32> = 10_000..32_000;
+
+/// An address that nobody listens on, and another one at each call. Tests that run beside this one
+/// begin elsewhere.
 pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let nth = std::process::id().wrapping_mul(97);
+        let nth = nth.wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + nth % PORTS.len() as u32;
+        let address = SocketAddr::from(([127, 0, 0, 1], port as u16));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 /// A child process that ends with the test.
@@ -52,16 +69,23 @@ impl Process {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Sends a signal by its name, such as `STOP`.
     pub fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let mut kill = Command::new("kill");
-        // It may be gone.
-        let _ = kill
-            .arg(format!("-{name}"))
-            .arg(pid)
-            .stderr(Stdio::null())
-            .status();
+        signal(self.child.id(), name);
+    }
+
+    /// SIGTERM, then waits for the end.
+    pub fn terminate(&mut self) {
+        self.signal("TERM");
+        self.wait();
     }
 
     /// SIGKILL, and waits.
@@ -71,6 +95,7 @@ impl Process {
     }
 
     /// Waits for an end that comes by itself. True: with success.
+    #[track_caller]
     pub fn wait(&mut self) -> bool {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -103,4 +128,14 @@ impl Drop for Process {
             eprintln!("--- {}\n{}", self.log.display(), self.log());
         }
     }
+}
+
+/// Sends a signal by its name to a process, which may be gone.
+pub fn signal(pid: u32, name: &str) {
+    let mut kill = Command::new("kill");
+    let _ = kill
+        .arg(format!("-{name}"))
+        .arg(pid.to_string())
+        .stderr(Stdio::null())
+        .status();
 }

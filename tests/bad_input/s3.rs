@@ -1,0 +1,135 @@
+//! Requests to an `s3` listener.
+
+use ringfence::protocol::Code;
+
+use crate::requests::Headers;
+
+/// Method, target, headers, body, code, a part of the detail.
+pub const REQUESTS: &[(&str, &str, Headers, &str, Code, &str)] = &[
+    (
+        "PUT",
+        "/data/in//x",
+        &[],
+        "",
+        Code::Unclassified,
+        "can be read in two ways",
+    ),
+    (
+        "PUT",
+        "//data/in/7/x",
+        &[],
+        "",
+        Code::Unclassified,
+        "can be read in two ways",
+    ),
+    (
+        "PUT",
+        "/data/in/7/../../x",
+        &[],
+        "",
+        Code::Unclassified,
+        "can be read in two ways",
+    ),
+    (
+        "PUT",
+        "/data%2Fin/7/x",
+        &[],
+        "",
+        Code::Unclassified,
+        "can be read in two ways",
+    ),
+    (
+        "PUT",
+        "/data/in/%ff/x",
+        &[],
+        "",
+        Code::Unclassified,
+        "can be read in two ways",
+    ),
+    (
+        "DELETE",
+        "/data",
+        &[],
+        "",
+        Code::Unclassified,
+        "it writes to the whole bucket",
+    ),
+    (
+        "PUT",
+        "/data/in/7/x?unheard-of",
+        &[],
+        "",
+        Code::Unclassified,
+        "writes to the whole bucket",
+    ),
+    (
+        "POST",
+        "/data",
+        &[("content-type", "multipart/form-data; boundary=x")],
+        "",
+        Code::Unclassified,
+        "its key is in a form's field",
+    ),
+    (
+        "POST",
+        "/data?delete",
+        &[],
+        "",
+        Code::Unclassified,
+        "body of DeleteObjects cannot be read",
+    ),
+    (
+        "POST",
+        "/data?delete",
+        &[],
+        "<Delete/>",
+        Code::Unclassified,
+        "cannot be read",
+    ),
+    (
+        "POST",
+        "/data?delete",
+        &[],
+        "<Delete></Delete>",
+        Code::Unclassified,
+        "it names no key",
+    ),
+    (
+        "POST",
+        "/data?delete",
+        &[],
+        "<!DOCTYPE a [<!ENTITY b \"in\">]><Delete><Object><Key>&b;</Key></Object></Delete>",
+        Code::Unclassified,
+        "it holds what DeleteObjects does not have",
+    ),
+    (
+        "PUT",
+        "/data/in/7/x",
+        &[
+            ("host", "a.s3.example.com"),
+            (
+                "authorization",
+                "AWS4-HMAC-SHA256 SignedHeaders=fencing-token",
+            ),
+        ],
+        "",
+        Code::Invalid,
+        "add it after signing",
+    ),
+    (
+        "PUT",
+        "http://a.s3.example.com/in/7/x",
+        &[("host", "b.s3.example.com")],
+        "",
+        Code::Invalid,
+        "names two different hosts",
+    ),
+    (
+        "PUT",
+        "/in/7/x",
+        &[("host", "data.elsewhere")],
+        "",
+        Code::Unclassified,
+        "in two ways",
+    ),
+];

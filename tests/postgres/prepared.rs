@@ -1,0 +1,96 @@
+//! Names of prepared transactions: at every proxy before the server, and only for as long as
+//! something is prepared under them.
+
+use std::sync::Arc;
+
+use crate::client::Client;
+use crate::races::BACKEND;
+use crate::stack::{Proxy, Setup, sign};
+use crate::world::World;
+
+/// Two locks in one database.
+const TWO: &str = "[[listener.rule]]\nlock = \"orders\"\ntable = \"public.orders\"\n\
+     [[listener.rule]]\nlock = \"plain\"\ntable = \"public.plain\"\n";
+
+const INSERT: &str = "INSERT INTO plain VALUES (1, 'x')";
+
+/// A session under token 1 of a lock.
+fn holder(proxy: &Proxy, lock: &str) -> Client {
+    let ticket = sign(&proxy.key, lock, 1);
+    Client::connect_with(proxy.address(), &[("ringfence.token", &ticket)])
+}
+
+#[track_caller]
+fn prepare(client: &mut Client, table: &str, name: &str) {
+    client
+        .query(&format!("BEGIN; INSERT INTO {table} VALUES (9, 'x')"))
+        .ok();
+    client.query(&format!("PREPARE TRANSACTION '{name}'")).ok();
+}
+
+#[test]
+fn what_one_proxy_has_prepared_needs_its_tickets_at_every_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = World::server();
+    Client::connect_with(server.address, &[("user", "postgres")])
+        .query("GRANT CREATE ON DATABASE postgres TO ringfence_control")
+        .ok();
+    let setup = Setup {
+        tables: BACKEND.to_owned(),
+        ..Setup::new(server.address).with_rules(TWO)
+    };
+    Proxy::install(dir.path(), &setup);
+    let one = Proxy::start(dir.path(), &setup);
+    let other = Setup {
+        name: "edge-2",
+        key: Arc::clone(&setup.key),
+        ..setup
+    };
+    let other = Proxy::start(dir.path(), &other);
+
+    prepare(&mut holder(&one, "plain"), "plain", "g");
+    let end = "COMMIT PREPARED 'g'";
+    for client in [&mut other.client(), &mut holder(&other, "orders")] {
+        assert_eq!(client.query(end).refused("RF002").json()["lock"], "plain");
+    }
+    holder(&other, "plain").query(end).ok();
+    // The same name for another lock: what the first proxy knew of it counts no more.
+    prepare(&mut holder(&other, "orders"), "orders", "g");
+    let told = holder(&one, "plain").query(end);
+    assert_eq!(told.refused("RF002").json()["lock"], "orders");
+    holder(&one, "orders").query("ROLLBACK PREPARED 'g'").ok();
+    // In one text, of a session that the proxy does not know yet.
+    let text = format!("BEGIN; {INSERT}; PREPARE TRANSACTION 'h'");
+    holder(&one, "plain").query(&text).ok();
+    holder(&other, "plain").query("COMMIT PREPARED 'h'").ok();
+}
+
+#[test]
+fn a_name_that_is_not_found_is_forgotten() {
+    let world = World::with(|setup| setup.with_rules(TWO));
+    let mut holder = holder(&world.proxy, "plain");
+    prepare(&mut holder, "plain", "g");
+    world.direct().query("ROLLBACK PREPARED 'g'").ok();
+    holder.query("COMMIT PREPARED 'g'").refused("42704");
+    // What somebody prepares past the proxy now may be anything.
+    prepare(&mut world.direct(), "orders", "g");
+    let told = holder.query("COMMIT PREPARED 'g'");
+    assert_eq!(told.refused("RF002").json()["lock"], "orders");
+    world.direct().query("ROLLBACK PREPARED 'g'").ok();
+}
+
+#[test]
+fn a_name_stays_where_something_behind_its_prepare_fails() {
+    let world = World::with(|setup| setup.with_rules(TWO));
+    let mut holder = holder(&world.proxy, "plain");
+    let text = format!("BEGIN; {INSERT}; PREPARE TRANSACTION 'g'; SELECT 1/0");
+    holder.query(&text).refused("22012");
+    // By its own lock alone: it is known.
+    holder.query("COMMIT PREPARED 'g'").ok();
+    // One that was never prepared is not.
+    let text = format!("BEGIN; {INSERT}; SELECT 1/0; PREPARE TRANSACTION 'g'");
+    holder.query(&text).refused("22012");
+    holder.query("ROLLBACK").ok();
+    let told = holder.query("COMMIT PREPARED 'g'");
+    assert_eq!(told.refused("RF002").json()["lock"], "orders");
+}

@@ -86,9 +86,36 @@ trap end_children EXIT
 permit='["client|kill", "client|pause", "client|unpause", "debug", "replicaof",
   "slaveof", "migrate", "failover", "pfdebug"]'
 
+# Tests that send on several connections without waiting for what they sent on the one before, and
+# expect the server to see it in that order: DIFFERENCES.md. The first one hangs where it does not.
+raced=("BRPOPLPUSH with multiple blocked clients")
+
+# start_lockd DIR ADDRESS
+start_lockd() {
+    local dir="$1" lockd="$2"
+    printf 'listen = "%s"\nadmin = "127.0.0.1:%s"\ndata_dir = "%s/lockd"\n' \
+        "$lockd" "$(free_port)" "$dir" >"$dir/lockd.toml"
+    "$ringfence" lockd --config "$dir/lockd.toml" >"$dir/lockd.log" 2>&1 &
+    children+=($!)
+    wait_for_port "${lockd##*:}"
+}
+
+# take_ticket DIR LOCKD: its holder keeps it until it is ended.
+take_ticket() {
+    local dir="$1" lockd="$2"
+    "$ringfence" lock all --ttl 1h --lockd "http://$lockd" >"$dir/ticket" 2>>"$dir/lockd.log" &
+    children+=($!)
+    for _ in $(seq 1000); do
+        [ ! -s "$dir/ticket" ] || return 0
+        sleep 0.02
+    done
+    echo "no ticket is to be had" >&2
+    return 1
+}
+
 # run_unit MODE UNIT: one line per test, "ok NAME" or "err NAME", into $work/results.
 run_unit() {
-    local mode="$1" unit="$2" dir redis port
+    local mode="$1" unit="$2" dir redis port lockd admin
     dir="$work/run" && rm -rf "$dir" && mkdir -p "$dir/redis"
     redis="$(free_port)"
     redis-server --port "$redis" --save "" --dir "$dir/redis" --enable-protected-configs yes \
@@ -97,32 +124,49 @@ run_unit() {
     wait_for_port "$redis"
     port="$redis"
     if [ "$mode" != direct ]; then
-        port="$(free_port)"
+        port="$(free_port)" lockd="127.0.0.1:$(free_port)" admin="127.0.0.1:$(free_port)"
+        [ "$mode" = open ] || printf '[tickets]\nlockd = "http://%s"\n' "$lockd" >"$dir/tickets.toml"
         cat >"$dir/proxy.toml" <<TOML
 instance = "suite"
 data_dir = "$dir/data"
+$(cat "$dir/tickets.toml" 2>/dev/null || true)
 [admin]
-listen = "127.0.0.1:$(free_port)"
+listen = "$admin"
 [[listener]]
 name = "suite"
 protocol = "redis"
 listen = "127.0.0.1:$port"
 upstream = "127.0.0.1:$redis"
-trust = "unsigned"
+trust = "$([ "$mode" = fenced ] && echo signed || echo unsigned)"
 permit = $permit
 TOML
         if [ "$mode" = fenced ]; then
             printf '[[listener.rule]]\nlock = "all"\nkey = "*"\n' >>"$dir/proxy.toml"
-            export FENCE_TICKET=1 FENCE_PORT="$port"
+            start_lockd "$dir" "$lockd"
         fi
         "$ringfence" proxy --config "$dir/proxy.toml" --init >"$dir/proxy.log" 2>&1 &
         children+=($!)
         wait_for_port "$port"
+        # It is registered with lockd then: a seal before that does not cover it.
+        for _ in $(seq 1000); do
+            if curl -fs "http://$admin/readyz" >/dev/null; then break; fi
+            sleep 0.02
+        done
+    fi
+    if [ "$mode" = fenced ]; then
+        take_ticket "$dir" "$lockd"
+        FENCE_TICKET="$(<"$dir/ticket")"
+        export FENCE_TICKET FENCE_PORT="$port"
     fi
     # The suite listens there: below the ports that connections take (ip(7)).
     local baseport="$((20000 + RANDOM % 12000))" log="$work/results/$mode/${unit//\//-}"
+    local skipped=() name
+    if [ "$mode" = fenced ]; then
+        for name in "${raced[@]}"; do skipped+=(--skiptest "$name"); done
+    fi
     (cd "$work/suite" && timeout "$unit_seconds" tclsh tests/test_helper.tcl --host 127.0.0.1 \
-        --port "$port" --baseport "$baseport" --clients 1 --tags '-needs:debug -needs:repl' --single "$unit") >"$log.log" 2>&1 || true
+        --port "$port" --baseport "$baseport" --clients 1 --tags '-needs:debug -needs:repl' \
+        "${skipped[@]}" --single "$unit") >"$log.log" 2>&1 || true
     unset FENCE_TICKET FENCE_PORT
     end_children
     # Without colours and times; a name can pass more than once.

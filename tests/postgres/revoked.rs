@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::client::Client;
 use crate::client::send::{query, run, sync};
+use crate::client::{Client, cancel};
 use crate::stack::eventually;
 use crate::world::{WRITE, World};
 
@@ -113,11 +113,10 @@ fn a_running_statement_is_cancelled_and_its_transaction_rolled_back() {
     }
 }
 
-#[test]
-fn a_statement_that_cannot_be_cancelled_ends_with_its_session() {
-    let world = World::new();
-    let mut direct = world.direct();
-    direct
+/// A function that no cancel request ends.
+fn make_stubborn(world: &World) {
+    world
+        .direct()
         .query(
             "CREATE FUNCTION stubborn() RETURNS void LANGUAGE plpgsql AS $$BEGIN \
              UPDATE orders SET note = 'stubborn'; \
@@ -125,6 +124,12 @@ fn a_statement_that_cannot_be_cancelled_ends_with_its_session() {
              EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP; END$$",
         )
         .ok();
+}
+
+#[test]
+fn a_statement_that_cannot_be_cancelled_ends_with_its_session() {
+    let world = World::new();
+    make_stubborn(&world);
     let mut old = world.proxy.holder(1);
     old.send(&query("SELECT stubborn()"));
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
@@ -134,6 +139,34 @@ fn a_statement_that_cannot_be_cancelled_ends_with_its_session() {
     assert_eq!(admin.query(sleeping).value(), "0");
     let told = old.answer();
     assert_eq!(told.status, 0, "{told:?}");
+    assert_eq!(world.order(), "first");
+}
+
+#[test]
+fn a_statement_that_waits_for_the_seal_is_cancelled_by_its_client() {
+    let late = "terminate_after = \"60s\"\nadmit_deadline = \"60s\"";
+    let world = World::with(|setup| setup.with(late));
+    make_stubborn(&world);
+    let mut old = world.proxy.holder(1);
+    old.send(&query("SELECT stubborn()"));
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    let mut admin = world.admin();
+    eventually("the statement", || admin.query(sleeping).value() == "1");
+    let mut new = world.proxy.holder(2);
+    let extended = [run("SELECT 1", &[]), sync()].concat();
+    for (round, waits) in [query("SELECT 1"), extended].into_iter().enumerate() {
+        new.send(&waits);
+        // It must have come to the gate, as a statement must have begun at a server.
+        new.hears_nothing(Duration::from_millis(300));
+        let started = Instant::now();
+        cancel(world.proxy.address(), &new.key);
+        let told = new.answer();
+        assert_eq!((told.code(), told.status), ("57014", b'I'), "{told:?}");
+        assert!(started.elapsed() < Duration::from_secs(10), "round {round}");
+    }
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    admin.query(end).ok();
+    new.query("SELECT 1").ok();
     assert_eq!(world.order(), "first");
 }
 

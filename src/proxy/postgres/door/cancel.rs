@@ -4,6 +4,8 @@
 //! Invariants:
 //! - a key is compared in constant time, and only with those of the process that it names;
 //! - a key ends with its session, so that a late request reaches nobody else;
+//! - a statement that waits for the gate is not the server's yet: the session refuses it itself,
+//!   and goes on only when the request has reached the server, so that it ends one statement;
 //! - the client's connection ends after the server has ended ours: what the client sends next is
 //!   then behind the signal, as it is without a proxy (libpq's PQcancel waits for that end).
 
@@ -13,6 +15,7 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use rustix::rand::{GetRandomFlags, getrandom};
 use subtle::ConstantTimeEq as _;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Door;
 use crate::protocol::postgres::frame::{CANCEL_KEY_BYTES_MAX, backend_key_data, cancel_request};
@@ -32,6 +35,8 @@ struct Keys {
     ours: Box<[u8]>,
     /// The server's.
     theirs: Box<[u8]>,
+    /// Tells the session.
+    tells: mpsc::Sender<Cancelled>,
 }
 
 /// The key of one session, until it is dropped.
@@ -39,6 +44,16 @@ pub struct CancelKey {
     all: CancelKeys,
     process: i32,
     ours: Box<[u8]>,
+    /// The requests that come with it.
+    pub requests: mpsc::Receiver<Cancelled>,
+}
+
+/// A client has asked to cancel its session's statement.
+pub struct Cancelled {
+    /// Told when the session has stopped what waits.
+    pub noted: oneshot::Sender<()>,
+    /// Ends when the request has reached the server, or cannot.
+    pub carried: oneshot::Receiver<()>,
 }
 
 /// A request that a client sent.
@@ -59,25 +74,29 @@ impl CancelKeys {
         const { assert!(LONG_KEY_BYTES <= CANCEL_KEY_BYTES_MAX) };
         getrandom(&mut ours[..], GetRandomFlags::empty())?;
         let ours: Box<[u8]> = ours.into();
+        // One that is on its way does what another would.
+        let (tells, requests) = mpsc::channel(1);
         let keys = Keys {
             ours: ours.clone(),
             theirs: theirs.into(),
+            tells,
         };
         self.0.entry(process).or_default().push(keys);
         Ok(CancelKey {
             all: self.clone(),
             process,
             ours,
+            requests,
         })
     }
 
-    /// The server's key for a client's.
-    fn find(&self, request: &CancelRequest) -> Option<Box<[u8]>> {
+    /// The server's key for a client's, and whom to tell.
+    fn find(&self, request: &CancelRequest) -> Option<(Box<[u8]>, mpsc::Sender<Cancelled>)> {
         let of_process = self.0.get(&request.process)?;
         let mut found = None;
         for keys in of_process.iter() {
             if bool::from(keys.ours.ct_eq(&request.key)) {
-                found = Some(keys.theirs.clone());
+                found = Some((keys.theirs.clone(), keys.tells.clone()));
             }
         }
         found
@@ -85,6 +104,11 @@ impl CancelKeys {
 }
 
 impl CancelKey {
+    /// Nobody listens for requests: nothing of the session ever waits.
+    pub fn listen_no_more(&mut self) {
+        self.requests.close();
+    }
+
     /// BackendKeyData for the client.
     pub(super) fn message(&self) -> Vec<u8> {
         backend_key_data(self.process, &self.ours)
@@ -105,8 +129,8 @@ impl Drop for CancelKey {
 impl Door {
     /// Carries a request to the server. Nobody is told what came of it: the protocol has no answer.
     pub(super) async fn carry_out(&self, mut client: Side, request: &CancelRequest) {
-        if let Some(theirs) = self.keys.find(request) {
-            let carried = self.carry(request.process, &theirs);
+        if let Some((theirs, tells)) = self.keys.find(request) {
+            let carried = self.tell_and_carry(request.process, &theirs, &tells);
             match tokio::time::timeout(self.connect_max, carried).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "a cancel request was not carried out"),
@@ -114,6 +138,22 @@ impl Door {
             }
         }
         client.close().await;
+    }
+
+    async fn tell_and_carry(
+        &self,
+        process: i32,
+        key: &[u8],
+        tells: &mpsc::Sender<Cancelled>,
+    ) -> io::Result<()> {
+        let (noted, is_noted) = oneshot::channel();
+        // Its end is what is told.
+        let (_carried, carried) = oneshot::channel();
+        // It fails where nobody listens.
+        if tells.try_send(Cancelled { noted, carried }).is_ok() {
+            let _ = is_noted.await;
+        }
+        self.carry(process, key).await
     }
 
     async fn carry(&self, process: i32, key: &[u8]) -> io::Result<()> {
@@ -146,7 +186,7 @@ mod tests {
         let first = keys.issue(7, &[1; 4]).unwrap();
         let second = keys.issue(7, &[2; 32]).unwrap();
         assert_eq!((first.ours.len(), second.ours.len()), (4, 32));
-        let theirs = |key: &[u8], process| keys.find(&request(process, key));
+        let theirs = |key: &[u8], process| Some(keys.find(&request(process, key))?.0);
         assert_eq!(theirs(&first.ours, 7), Some([1; 4].into()));
         assert_eq!(theirs(&second.ours, 7), Some([2; 32].into()));
         assert_eq!(theirs(&first.ours, 8), None);

@@ -35,7 +35,7 @@ use crate::protocol::postgres::frame::StartupPacket;
 use crate::protocol::postgres::refusal::{Severity, plain_error};
 
 pub use self::backend::ConnectError;
-pub use self::cancel::CancelKey;
+pub use self::cancel::{CancelKey, Cancelled};
 pub use self::settings::Start;
 pub use self::tls::InvalidDoor;
 

@@ -33,6 +33,9 @@ pub(super) struct Admission {
     loading: Option<Waiting<Arc<Catalog>>>,
     settling: Option<Waiting<(Vec<Settled>, Standing)>>,
     recording: Option<oneshot::Receiver<Result<Recorded, Refusal>>>,
+    /// The client has cancelled it, and the server is told so.
+    cancelling: Option<oneshot::Receiver<()>>,
+    cancelled: bool,
     /// A catalog that was loaded for this message.
     pub(super) catalog: Option<Arc<Catalog>>,
     /// It was loaded again for a name that was not in it.
@@ -51,6 +54,22 @@ impl Admission {
             || self.loading.is_some()
             || self.settling.is_some()
             || self.recording.is_some()
+            || self.cancelling.is_some()
+    }
+
+    /// The client cancels what waits here, if anything does: it is considered again when `carried`
+    /// has ended.
+    pub(super) fn cancel(&mut self, carried: oneshot::Receiver<()>) {
+        if self.is_waiting() {
+            *self = Admission {
+                cancelling: Some(carried),
+                ..Admission::default()
+            };
+        }
+    }
+
+    pub(super) fn take_cancelled(&mut self) -> bool {
+        std::mem::take(&mut self.cancelled)
     }
 
     /// The message at hand was dealt with, or nobody waits for it any more.
@@ -60,6 +79,7 @@ impl Admission {
             || self.refused.is_some()
             || self.unverified.is_some()
             || !self.recorded.is_empty()
+            || self.cancelled
             || self.is_waiting();
         if used {
             *self = Admission::default();
@@ -100,7 +120,16 @@ enum NotAtOnce {
 impl Session {
     /// Goes on with what the message at hand waits for.
     pub(super) fn poll_admission(&mut self, cx: &mut Context<'_>) -> bool {
+        self.poll_cancelled(cx);
         let admission = &mut self.admission;
+        if let Some(carried) = &mut admission.cancelling {
+            let Poll::Ready(_) = Pin::new(carried).poll(cx) else {
+                return false;
+            };
+            admission.cancelling = None;
+            admission.cancelled = true;
+            return true;
+        }
         if let Some((texts, verifying)) = &mut admission.verifying {
             let Poll::Ready(outcome) = verifying.as_mut().poll(cx) else {
                 return false;
@@ -139,6 +168,17 @@ impl Session {
             self.keep(settled, standing);
         }
         true
+    }
+
+    /// Stops what waits, where the client has asked for that.
+    fn poll_cancelled(&mut self, cx: &mut Context<'_>) {
+        let Some(key) = &mut self.key else {
+            return;
+        };
+        while let Poll::Ready(Some(request)) = key.requests.poll_recv(cx) {
+            self.admission.cancel(request.carried);
+            let _ = request.noted.send(());
+        }
     }
 
     /// Has keys asked for that verify these tickets.

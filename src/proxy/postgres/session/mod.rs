@@ -79,11 +79,14 @@ pub(super) async fn serve(listener: Arc<Listener>, visit: Visit) {
     let Opened {
         client: side,
         backend,
-        key,
+        mut key,
         manner,
     } = opened;
     match manner {
         Manner::Relay => {
+            if let Some(key) = &mut key {
+                key.listen_no_more();
+            }
             let mut relay = Relay::new(side, backend);
             tokio::select! {
                 () = std::future::poll_fn(|cx| relay.poll(cx)) => {}
@@ -158,7 +161,8 @@ struct Session {
     client_ended: bool,
     /// The client still gets what the server answers.
     hears: bool,
-    _key: Option<CancelKey>,
+    /// The client's key, until the session ends.
+    key: Option<CancelKey>,
 }
 
 impl Session {
@@ -209,7 +213,7 @@ impl Session {
             phase: Phase::Open,
             client_ended: false,
             hears: true,
-            _key: key,
+            key,
             listener,
         })
     }

@@ -5,12 +5,10 @@
 //! connection: its count is out of step.
 
 use super::Session;
+use super::requests::CANCELLED;
 use crate::protocol::postgres::frame::{BackendMessage, FrameError, Next};
 use crate::protocol::postgres::refusal::{Severity, refusal_error};
 use crate::protocol::postgres::session::{Deliver, Unexpected};
-
-/// SQLSTATE `query_canceled`.
-const CANCELLED: &[u8] = b"57014";
 
 /// What becomes of the rest of a long message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,7 +110,7 @@ impl Session {
         match (message, reply.deliver) {
             // The proxy cancelled it: the client learns why.
             (BackendMessage::Error(fields), Deliver::Pass)
-                if fields.sqlstate() == Some(CANCELLED) =>
+                if fields.sqlstate() == Some(CANCELLED.as_bytes()) =>
             {
                 let Some(refusal) = self.cancelled_for() else {
                     return Ok(Deliver::Pass);

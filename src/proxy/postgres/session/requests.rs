@@ -12,9 +12,12 @@ use super::{Session, WAITING_BYTES_MAX};
 use crate::config::Mode;
 use crate::protocol::postgres::classify::{Classified, Unreadable};
 use crate::protocol::postgres::frame::{Bind, FrameError, FrontendMessage, Next, Parse};
-use crate::protocol::postgres::refusal::{Severity, refusal_error};
+use crate::protocol::postgres::refusal::{Severity, plain_error, refusal_error};
 use crate::protocol::postgres::session::{Considered, Message};
 use crate::protocol::{AfterRefusal, Refusal};
+
+/// SQLSTATE `query_canceled`.
+pub(super) const CANCELLED: &str = "57014";
 
 /// What becomes of the rest of a long message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -260,6 +263,9 @@ impl Session {
     }
 
     fn take(&mut self, message: Message<'_>, hidden: Hidden, raw: Raw<'_>) -> Taken {
+        if self.admission.take_cancelled() {
+            return self.cancel(message);
+        }
         let hidden = match hidden {
             Hidden::AsIs => None,
             Hidden::Instead(bytes) => Some(bytes),
@@ -334,6 +340,17 @@ impl Session {
         }
         let error = refusal_error(refusal, Severity::Error);
         let instead = self.core.refuse(considered, error);
+        self.backend.send(&instead);
+        Taken::Dropped
+    }
+
+    /// A message that waited is refused as the server refuses one that it has begun.
+    fn cancel(&mut self, message: Message<'_>) -> Taken {
+        let considered = self.core.consider(message);
+        let considered = considered.unwrap_or_else(|_| self.core.unread(message));
+        let text = "canceling statement due to user request";
+        let error = plain_error(Severity::Error, CANCELLED, text);
+        let instead = self.core.refuse(&considered, error);
         self.backend.send(&instead);
         Taken::Dropped
     }

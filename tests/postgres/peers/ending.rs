@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Three;
-use crate::client::send::{query, run, sync, terminate};
+use crate::client::send::{flush, query, run, sync, terminate};
 use crate::client::{Client, cancel};
 use crate::stack::{Proxy, Setup, eventually};
 use crate::tamper::{RELAYED, Tampering};
@@ -62,6 +62,33 @@ fn the_keys_of_sessions_are_not_the_servers_and_differ() {
     *wrong.last_mut().unwrap() ^= 1;
     cancel(world.proxy.address(), &wrong);
     one.answer().ok();
+}
+
+#[test]
+fn a_client_that_leaves_within_a_pipeline_takes_its_backend_along() {
+    let three = Three::new();
+    let mut direct = three.world.admin();
+    // A direct server does not tell either before a Sync or Flush.
+    let one = run("INSERT INTO plain VALUES (1)", &[]);
+    let failed = run("SELECT 1/0", &[]);
+    let block = run("BEGIN", &[]);
+    let flushed = [&one[..], &flush()].concat();
+    for left in [&one, &[&block[..], &one].concat(), &flushed, &failed] {
+        for (way, mut client) in three.sessions() {
+            let pid = client.backend_pid();
+            client.send(left);
+            if *left == flushed {
+                client.read_until(b'C');
+            }
+            drop(client);
+            let left = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}");
+            eventually(&format!("the backend's end: {way}"), || {
+                direct.query(&left).value() == "0"
+            });
+        }
+    }
+    let rows = "SELECT count(*) FROM plain";
+    assert_eq!(direct.query(rows).value(), "0");
 }
 
 #[test]

@@ -69,6 +69,11 @@ pub fn terminate() -> Vec<u8> {
     message(b'X', &[])
 }
 
+/// `H`: Flush.
+pub fn flush() -> Vec<u8> {
+    message(b'H', &[])
+}
+
 /// `Q`.
 pub fn query(text: &[u8]) -> Vec<u8> {
     let mut payload = Vec::with_capacity(text.len() + 1);

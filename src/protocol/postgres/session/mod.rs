@@ -255,6 +255,20 @@ impl Session {
         !self.copying && self.spans.iter().all(quiet)
     }
 
+    /// The client has begun a pipeline, and the server answers to it when it likes until the
+    /// client sends a Sync or Flush.
+    pub fn is_in_pipeline(&self) -> bool {
+        self.spans.back().is_some_and(|span| !span.ended)
+    }
+
+    /// Whether nothing more comes of the server until the client sends more: the answers have come,
+    /// and the server may skip to a Sync.
+    pub fn is_stalled(&self) -> bool {
+        let awaited = |span: &Span| span.steps.iter().any(|step| *step != Step::CopyEnd);
+        let stalled = |span: &Span| !span.ended && (span.failed || !awaited(span));
+        self.copying || self.spans.iter().all(stalled)
+    }
+
     /// Whether the server has a transaction open, as far as it has told: a block, or statements
     /// that wait for their Sync.
     pub fn in_transaction(&self) -> bool {

@@ -8,7 +8,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::Session;
 use crate::protocol::Refusal;
-use crate::protocol::postgres::frame::terminate;
+use crate::protocol::postgres::frame::{flush, terminate};
 use crate::protocol::postgres::refusal::{Severity, plain_error, refusal_error};
 
 /// How long the other side is waited for once nothing more is to be said.
@@ -109,6 +109,10 @@ impl Session {
             Phase::Open | Phase::Ending(_) => {
                 self.client.received.clear();
                 self.admission.forget();
+                // The server keeps the answers to a pipeline whose Sync will never come.
+                if self.core.is_in_pipeline() && self.streamed.is_none() {
+                    self.backend.send(&flush());
+                }
                 self.phase = Phase::Deserted;
             }
             Phase::Flushing(_) => self.phase = Phase::Over,
@@ -154,7 +158,7 @@ impl Session {
             self.phase = Phase::Leaving(Box::pin(tokio::time::sleep(FAREWELL_MAX)));
             return true;
         }
-        if !self.core.is_quiet() && !self.core.is_copying() && self.streamed.is_none() {
+        if !self.core.is_stalled() && self.streamed.is_none() {
             // Its permits go with the reply; a newer token may cancel it meanwhile.
             return false;
         }

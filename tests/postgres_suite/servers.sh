@@ -32,12 +32,13 @@ end_children() {
     proxy="" server=""
 }
 
+# start_server PORT [OPTION...]
 start_server() {
     local port="$1"
     as_postgres "$bin/initdb" --auth=trust --no-sync --username=postgres --no-locale -E UTF8 \
         -D "$run/data" >/dev/null
     local command=("$bin/postgres" -D "$run/data" -k "$run" -p "$port" -c listen_addresses=127.0.0.1
-        -c fsync=off -c max_prepared_transactions=10 -c max_connections=100)
+        -c fsync=off -c max_prepared_transactions=10 -c max_connections=100 "${@:2}")
     # Its pid is the server's own.
     if [ "$(id -u)" = 0 ]; then
         command=(setpriv --reuid=postgres --regid=postgres --clear-groups "${command[@]}")

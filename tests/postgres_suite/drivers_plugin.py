@@ -28,12 +28,13 @@ def give_asyncpg_the_ticket():
 
     connect = connect_utils._connect_addr
 
-    def with_ticket(*, params, **others):
+    # Tests that put another in its place look whether it is async.
+    async def with_ticket(*, params, **others):
         # Tests hand in things that only look like it.
         if isinstance(params, connect_utils._ConnectionParameters):
             settings = {"ringfence.token": TICKET, **(params.server_settings or {})}
             params = params._replace(server_settings=settings)
-        return connect(params=params, **others)
+        return await connect(params=params, **others)
 
     connect_utils._connect_addr = with_ticket
 

@@ -180,7 +180,7 @@ run_node-postgres() {
         [ -z "${3:-}" ] || export PGOPTIONS="-c ringfence.token=$3"
         find integration -name '*-tests.js' | LC_ALL=C sort | while IFS= read -r file; do
             [ "${#only[@]}" = 0 ] || [[ " ${only[*]}" = *" $file"* ]] || continue
-            if timeout "$test_seconds" node "$file" >"$2.file" 2>&1; then
+            if timeout "$test_seconds" node "$file" >"$2.file" 2>>"$2.log"; then
                 echo "$file"
             fi
             sed -nE "s|^  (.*) ✔\$|$file: \1|p" "$2.file"

@@ -92,14 +92,14 @@ async fn a_stopped_proxy_goes_on_too_late() {
     let (one, two) = (world.ticket("orders", 1), world.ticket("orders", 2));
     let mut old = a.client().await;
     old.put(with(put("orders", "1"), &[&one])).await.unwrap();
-    a.signal("-STOP");
+    a.signal("STOP");
     let late = tokio::spawn({
         let request = with(put("orders", "late"), &[&one]);
         async move { old.put(request).await }
     });
     let mut new = b.client().await;
     new.put(with(put("orders", "2"), &[&two])).await.unwrap();
-    a.signal("-CONT");
+    a.signal("CONT");
     refused(late.await.unwrap(), Code::FailedPrecondition, "stale");
     assert_eq!(world.value("orders").await.as_deref(), Some("2"));
 }

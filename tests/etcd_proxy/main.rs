@@ -12,6 +12,8 @@ mod lockd;
 mod mixed;
 mod model;
 mod order;
+#[path = "../support/process.rs"]
+mod process;
 mod responses;
 mod rewriting;
 mod streams;

@@ -131,9 +131,9 @@ async fn run(version: Version, seed: u64, listener: &str, rounds: u64) -> (Vec<(
                 channels[victim] = lazy(&proxies[victim]);
             }
             1 | 2 => {
-                proxies[victim].signal("-STOP");
+                proxies[victim].signal("STOP");
                 tokio::time::sleep(Duration::from_millis(random.below(60))).await;
-                proxies[victim].signal("-CONT");
+                proxies[victim].signal("CONT");
             }
             3 => {
                 world.etcd.pause(0);

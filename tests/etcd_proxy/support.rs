@@ -301,11 +301,9 @@ impl Process {
         KvClient::new(channel(&self.address.to_string()).await)
     }
 
-    pub fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([signal, &self.child.id().to_string()])
-            .status();
-        assert!(status.expect("kill runs").success());
+    /// By its name, such as `STOP`.
+    pub fn signal(&self, name: &str) {
+        crate::process::signal(self.child.id(), name);
     }
 
     /// SIGKILL.

@@ -130,7 +130,8 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal by its name to a process, which may be gone.
+/// Sends a signal by its name to a process, which may be gone. After `STOP` it stands still: one of
+/// its threads has to run once more before the others stop, which takes its time on a busy machine.
 pub fn signal(pid: u32, name: &str) {
     let mut kill = Command::new("kill");
     let _ = kill
@@ -138,4 +139,21 @@ pub fn signal(pid: u32, name: &str) {
         .arg(pid.to_string())
         .stderr(Stdio::null())
         .status();
+    if name == "STOP" {
+        eventually("a process that stands still", || is_stopped(pid));
+    }
+}
+
+/// Whether all threads have stopped (proc(5), "/proc/pid/stat"), or are no more.
+fn is_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return true;
+    };
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = stat
+            .rsplit_once(')')
+            .map_or("", |(_, rest)| rest.trim_start());
+        state.is_empty() || state.starts_with(['T', 't', 'Z', 'X'])
+    })
 }

@@ -105,9 +105,11 @@ impl Sweep {
                 continue;
             }
             // The walk stops at what the grammar has beside expressions: options, of which none
-            // is computed, and parts of ALTER TABLE that have no more than options.
-            if let Node::DefElem(_) | Node::ATAlterConstraint(_) | Node::ReplicaIdentityStmt(_) =
-                node
+            // is computed, parts of ALTER TABLE that have no more than options, a rule's NOTIFY.
+            if let Node::DefElem(_)
+            | Node::ATAlterConstraint(_)
+            | Node::ReplicaIdentityStmt(_)
+            | Node::NotifyStmt(_) = node
             {
                 continue;
             }

@@ -115,6 +115,7 @@ impl Session {
         let span = self.span_to_fill();
         span.rolls_back |= rolls_back;
         if !is_query {
+            span.refused = true;
             span.push_extended(Step::Refused(error));
             send.extend(frame::parse(REFUSED_NAME, REFUSED_TEXT));
             return send;
@@ -204,7 +205,9 @@ impl Session {
         if !self.certain.is_explicit() {
             // Up to its Sync: there a ROLLBACK would commit what came before it. An error does not,
             // and the server skips the rest.
-            self.span_to_fill().push_extended(Step::Refused(error));
+            let span = self.span_to_fill();
+            span.refused = true;
+            span.push_extended(Step::Refused(error));
             return frame::parse(REFUSED_NAME, REFUSED_TEXT);
         }
         self.ahead.end(false, false);
@@ -233,11 +236,13 @@ impl Session {
         frame::sync()
     }
 
-    /// What is sent in the place of a message of a pipeline that the proxy has ended; `None`: it is
-    /// none.
+    /// What is sent in the place of a message that the server would skip, in a pipeline that the
+    /// proxy has ended or has refused a message of; `None`: it is none. It must not wait for the
+    /// gate.
     pub fn skip(&mut self, message: Message<'_>) -> Option<Vec<u8>> {
         if !self.skips {
-            return None;
+            let refused = self.open_span().is_some_and(|span| span.refused);
+            return (refused && !matches!(message, Message::Sync)).then(Vec::new);
         }
         let mut send = vec![];
         if matches!(message, Message::Sync) {

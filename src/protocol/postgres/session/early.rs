@@ -126,8 +126,13 @@ impl Session {
             return vec![];
         }
         let run = |it: &Prepared| {
+            let statement = it.statement.as_ref()?;
+            let types = !statement.uses.casts.is_empty() || !statement.uses.types.is_empty();
+            if looks == Looks::ToSet && !types {
+                return None;
+            }
             Some(Run {
-                statement: Arc::clone(it.statement.as_ref()?),
+                statement: Arc::clone(statement),
                 executed: vec![],
                 tickets: self.settings().tickets.clone(),
                 comment: it.comment.clone(),

@@ -71,6 +71,8 @@ pub(super) struct Span {
     pub(super) extended: usize,
     /// The server told an error: it skips to the end of the span.
     pub(super) failed: bool,
+    /// An error is on its way that the proxy has asked for: what comes up to the Sync is skipped.
+    pub(super) refused: bool,
     /// The last statement that it refused was a COMMIT: the transaction is rolled back at its end.
     pub(super) rolls_back: bool,
 }
@@ -85,6 +87,7 @@ impl Span {
             by_sync: false,
             extended: 0,
             failed: false,
+            refused: false,
             rolls_back: false,
         }
     }

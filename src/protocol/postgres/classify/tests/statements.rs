@@ -89,6 +89,7 @@ fn definitions_name_what_they_reach_or_reach_everything() {
             "w t",
         ),
         ("CREATE RULE r AS ON INSERT TO t DO INSTEAD NOTHING", "w t"),
+        ("CREATE RULE r AS ON INSERT TO t DO ALSO NOTIFY c", "w t"),
         ("CREATE POLICY p ON t USING (f())", "w t"),
         (
             "ALTER TABLE p ATTACH PARTITION c FOR VALUES IN (1)",

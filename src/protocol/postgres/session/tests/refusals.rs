@@ -64,3 +64,24 @@ fn a_refused_commit_ends_its_transaction() {
     it.done("ROLLBACK");
     assert!(it.ready(I).is_some());
 }
+
+#[test]
+fn what_comes_behind_a_refusal_is_dropped_up_to_the_sync() {
+    let mut it = Driven::new();
+    let text = "DELETE FROM t";
+    it.parse("", text);
+    it.bind("", "");
+    let considered = it.0.consider(Message::Execute(b"")).unwrap();
+    assert_eq!(it.0.skip(Message::Execute(b"")), None);
+    it.0.refuse(&considered, vec![7]);
+    // It needs no gate, and the server does not get it.
+    assert_eq!(it.0.skip(Message::Execute(b"")), Some(vec![]));
+    assert_eq!(it.0.skip(Message::Flush), Some(vec![]));
+    assert_eq!(it.0.skip(Message::Sync), None);
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.reply(BackendMessage::BindComplete);
+    assert_eq!(it.error(), Deliver::Replace(vec![7]));
+    it.ready(I);
+    assert_eq!(it.0.skip(Message::Execute(b"")), None);
+}

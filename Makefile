@@ -42,7 +42,7 @@ help:
 	echo "make dev    run lock service, proxy and an S3 store, to try it out"
 	echo "make test   install what the tests need, and run them all"
 	echo "make redis-suite  run Redis's own tests direct and through the proxy"
-	echo "make postgres-suite  run Postgres's own tests direct and through the proxy"
+	echo "make postgres-suite  run Postgres's and drivers' own tests direct and through the proxy"
 	echo "make check  format, lints, documentation, dependencies, house rules"
 	echo "make bench  run the benchmarks (benches/README.md)"
 
@@ -101,6 +101,7 @@ redis-suite: test-needs
 postgres-suite: test-needs
 	cargo build --quiet --release
 	RINGFENCE_BIN=target/release/ringfence tests/postgres_suite/run.sh
+	RINGFENCE_BIN=target/release/ringfence tests/postgres_suite/drivers.sh
 
 check: build-needs
 	cargo fmt --check

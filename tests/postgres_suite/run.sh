@@ -11,11 +11,9 @@
 # Root runs everything of Postgres's as the user of its package.
 set -euo pipefail
 
-here="$(cd "$(dirname "$0")" && pwd)"
-root="$(cd "$here/../.." && pwd)"
-work="${RINGFENCE_POSTGRES_SUITE_DIR:-$root/target/postgres-suite}"
-ringfence="${RINGFENCE_BIN:-$root/target/debug/ringfence}"
-version=15
+. "$(dirname "$0")/servers.sh"
+
+work="$suite_folder"
 # A run that hangs is ended, and what it has not run has not passed.
 suite_seconds="${RINGFENCE_POSTGRES_SUITE_SECONDS:-900}"
 
@@ -24,7 +22,10 @@ if [ "${#suites[@]}" = 0 ]; then
     suites=(regress isolation pipeline)
 fi
 
-fetch() {
+# --- What is run
+
+# A shell of its own, since it works in the folder.
+fetch() (
     mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
     cd "$work"
     local keyring=/usr/share/keyrings/debian-archive-keyring.gpg mirror
@@ -52,7 +53,7 @@ fetch() {
         dpkg-deb --extract "$package" server
     done
     touch "$work/fetched"
-}
+)
 
 # What the tests load into the server, and the client of the pipelines.
 build() {
@@ -70,150 +71,18 @@ build() {
     touch "$work/built"
 }
 
-free_port() {
-    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
-}
+[ -e "$work/fetched" ] || fetch
+[ -e "$work/built" ] || build
 
-wait_for_port() {
-    for _ in $(seq 1000); do
-        if (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; then return 0; fi
-        sleep 0.02
-    done
-    echo "nothing listens on port $1" >&2
-    return 1
-}
+# Where everybody may read it: the tree of the sources may be somebody's own.
+cp -r "$work/server/usr" "$base/usr"
+chmod -R u=rwX,go=rX "$base"
+bin="$base/usr/lib/postgresql/$version/bin"
+lib="$base/usr/lib/postgresql/$version/lib"
+LD_LIBRARY_PATH="$(dirname "$base"/usr/lib/*/libpq.so)"
+export LD_LIBRARY_PATH
 
-as_postgres() {
-    if [ "$(id -u)" = 0 ]; then
-        setpriv --reuid=postgres --regid=postgres --clear-groups "$@"
-    else
-        "$@"
-    fi
-}
-
-ours=()
-server=""
-end_children() {
-    local pid
-    for pid in "${ours[@]}"; do
-        kill -9 "$pid" 2>/dev/null || true
-        wait "$pid" 2>/dev/null || true
-    done
-    # Immediate shutdown: it takes its own processes with it.
-    [ -z "$server" ] || { kill -QUIT "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; }
-    ours=() server=""
-}
-base="$(mktemp -d)"
-trap 'end_children; rm -rf "$base"' EXIT
-run="$base/run"
-
-start_server() {
-    local port="$1"
-    as_postgres "$bin/initdb" --auth=trust --no-sync --username=postgres --no-locale -E UTF8 \
-        -D "$run/data" >/dev/null
-    local command=("$bin/postgres" -D "$run/data" -k "$run" -p "$port" -c listen_addresses=127.0.0.1
-        -c fsync=off -c max_prepared_transactions=10 -c max_connections=100)
-    # Its pid is the server's own.
-    if [ "$(id -u)" = 0 ]; then
-        command=(setpriv --reuid=postgres --regid=postgres --clear-groups "${command[@]}")
-    fi
-    "${command[@]}" >"$run/server.log" 2>&1 &
-    server=$!
-    wait_for_port "$port"
-    for _ in $(seq 500); do
-        if "$bin/pg_isready" -q -h 127.0.0.1 -p "$port"; then return 0; fi
-        sleep 0.02
-    done
-}
-
-# start_proxy MODE PORT UPSTREAM DATABASE LOCKD
-start_proxy() {
-    local mode="$1" port="$2" upstream="$3" database="$4" lockd="$5"
-    local store=embedded tickets="" trust=unsigned admin
-    admin="127.0.0.1:$(free_port)"
-    case "$mode" in
-        backend) store=backend ;;
-        fenced) tickets="lockd = \"$lockd\"" trust=signed ;;
-    esac
-    cat >"$run/proxy.toml" <<TOML
-instance = "suite"
-data_dir = "$run/proxy"
-[tickets]
-$tickets
-[watermarks]
-store = "$store"
-[admin]
-listen = "$admin"
-[[listener]]
-name = "suite"
-protocol = "postgres"
-listen = "127.0.0.1:$port"
-upstream = "127.0.0.1:$upstream"
-trust = "$trust"
-TOML
-    if [ "$mode" != open ]; then
-        printf '[[listener.rule]]\nlock = "all"\ndatabase = "%s"\n' "$database" >>"$run/proxy.toml"
-    fi
-    # The tests are a superuser's: only a superuser ends its sessions.
-    printf '[listener.control]\nuser = "postgres"\n' >>"$run/proxy.toml"
-    if [ "$mode" = backend ]; then
-        "$ringfence" proxy --config "$run/proxy.toml" --install >>"$run/proxy.log" 2>&1
-    fi
-    "$ringfence" proxy --config "$run/proxy.toml" --init >>"$run/proxy.log" 2>&1 &
-    ours+=($!)
-    wait_for_port "$port"
-    # It is registered with lockd then: a seal before that does not cover it.
-    for _ in $(seq 1000); do
-        if curl -fs "http://$admin/readyz" >/dev/null; then return 0; fi
-        sleep 0.02
-    done
-    echo "the proxy is not ready" >&2
-    return 1
-}
-
-# start_lockd PORT
-start_lockd() {
-    printf 'listen = "127.0.0.1:%s"\nadmin = "127.0.0.1:%s"\ndata_dir = "%s"\n' \
-        "$1" "$(free_port)" "$run/lockd" >"$run/lockd.toml"
-    "$ringfence" lockd --config "$run/lockd.toml" >"$run/lockd.log" 2>&1 &
-    ours+=($!)
-    wait_for_port "$1"
-}
-
-# take_ticket LOCKD: its holder keeps it until it is ended.
-holder=""
-take_ticket() {
-    : >"$run/ticket"
-    "$ringfence" lock all --ttl 1h --lockd "$1" >"$run/ticket" 2>>"$run/lockd.log" &
-    holder=$!
-    ours+=("$holder")
-    for _ in $(seq 1000); do
-        [ ! -s "$run/ticket" ] || return 0
-        sleep 0.02
-    done
-    echo "no ticket is to be had" >&2
-    return 1
-}
-
-# check_fence MODE PORT DATABASE LOCKD: the fence stood all the time, since it turns away the ticket
-# of the run once there is a newer one.
-check_fence() {
-    local mode="$1" older="$PGOPTIONS" newer="-c ringfence.token=2" said
-    local client=("$bin/psql" -X -h 127.0.0.1 -p "$2" -U postgres -d "$3" -v VERBOSITY=verbose)
-    PGOPTIONS="$older" "${client[@]}" -qc 'CREATE TABLE ringfence_suite ()'
-    if [ "$mode" = fenced ]; then
-        kill "$holder" && wait "$holder" || true
-        take_ticket "$4"
-        newer="-c ringfence.token=$(<"$run/ticket")"
-    fi
-    PGOPTIONS="$newer" "${client[@]}" -qc 'DROP TABLE ringfence_suite'
-    said="$(PGOPTIONS="$older" "${client[@]}" -qc 'CREATE TABLE ringfence_suite ()' 2>&1 || true)"
-    case "$said" in
-        *RF001*) return 0 ;;
-    esac
-    echo "the fence of $mode does not turn an older ticket away: $said" >&2
-    return 1
-}
+# --- The three suites: run_SUITE PORT RESULT MODE
 
 # The names of what passed, and of what failed, from a log of pg_regress.
 passed() {
@@ -290,85 +159,18 @@ run_pipeline() {
     done | LC_ALL=C sort -u >"$2"
 }
 
-[ -e "$work/fetched" ] || fetch
-[ -e "$work/built" ] || build
+# --- One suite in one mode
 
-# Where everybody may read it: the tree of the sources may be somebody's own.
-cp -r "$work/server/usr" "$base/usr"
-chmod -R u=rwX,go=rX "$base"
-bin="$base/usr/lib/postgresql/$version/bin"
-lib="$base/usr/lib/postgresql/$version/lib"
-LD_LIBRARY_PATH="$(dirname "$base"/usr/lib/*/libpq.so)"
-export LD_LIBRARY_PATH
-
-# run_one MODE SUITE: what passed goes to $work/results/MODE/SUITE.
 run_one() {
-    local mode="$1" suite="$2" upstream port lockd database=regression
+    local mode="$1" suite="$2" result="$3" database=regression started
     # A test of the isolation schedule names its own.
     [ "$suite" != isolation ] || database=isolation_regression
-    rm -rf "$run" && mkdir "$run"
-    [ "$(id -u)" != 0 ] || chown postgres: "$run"
-    upstream="$(free_port)"
-    start_server "$upstream"
-    port="$upstream"
-    unset PGOPTIONS
-    if [ "$mode" != direct ]; then
-        port="$(free_port)" lockd="http://127.0.0.1:$(free_port)"
-        [ "$mode" != fenced ] || start_lockd "${lockd##*:}"
-        start_proxy "$mode" "$port" "$upstream" "$database" "$lockd"
-    fi
-    case "$mode" in
-        fenced)
-            take_ticket "$lockd"
-            PGOPTIONS="-c ringfence.token=$(<"$run/ticket")"
-            export PGOPTIONS
-            ;;
-        backend) export PGOPTIONS="-c ringfence.token=1" ;;
-    esac
-    local started=$SECONDS
-    "run_$suite" "$port" "$work/results/$mode/$suite" "$mode"
-    local seconds=$((SECONDS - started))
-    case "$mode" in
-        fenced | backend) check_fence "$mode" "$port" "$database" "$lockd" ;;
-    esac
-    cp "$run/proxy.log" "$work/results/$mode/$suite.proxy.log" 2>/dev/null || true
-    end_children
-    echo "$mode $suite: $(wc -l <"$work/results/$mode/$suite") passed in $seconds s"
+    start_server
+    start_fence "$mode" "$database"
+    [ -z "$ticket" ] || export PGOPTIONS="-c ringfence.token=$ticket"
+    started=$SECONDS
+    "run_$suite" "$port" "$result" "$mode"
+    end_run "$mode" "$database" "$result" $((SECONDS - started))
 }
 
-# Results of an earlier run are taken for the modes that are left out.
-modes=(${RINGFENCE_POSTGRES_SUITE_MODES:-direct open fenced backend})
-for mode in "${modes[@]}"; do
-    mkdir -p "$work/results/$mode"
-    for suite in "${suites[@]}"; do
-        rm -f "$work/results/$mode/$suite"*
-        run_one "$mode" "$suite"
-    done
-done
-
-# What passes direct and not through the proxy.
-unexplained=0
-for suite in "${suites[@]}"; do
-    if [ ! -s "$work/results/direct/$suite" ]; then
-        echo "NOT RUN: direct $suite"
-        tail -n 5 "$work/results/direct/$suite.log" || true
-        unexplained=1
-    fi
-    for mode in open fenced backend; do
-        [ -e "$work/results/$mode/$suite" ] || continue
-        if grep -q 'panicked at' "$work/results/$mode/$suite.proxy.log" 2>/dev/null; then
-            echo "PANICKED: $mode $suite"
-            unexplained=1
-        fi
-        while IFS= read -r name; do
-            [ -n "$name" ] || continue
-            if grep -qF -- "\`$name\`" "$here/DIFFERENCES.md"; then
-                echo "explained: $mode $suite: $name"
-            else
-                echo "NOT EXPLAINED: $mode $suite: $name"
-                unexplained=1
-            fi
-        done < <(LC_ALL=C comm -23 "$work/results/direct/$suite" "$work/results/$mode/$suite")
-    done
-done
-exit "$unexplained"
+compare "${suites[@]}"

@@ -55,8 +55,8 @@ const BLOCK: &str = "DO $$ BEGIN PERFORM 1; END $$";
 /// Of the refusal of a ticket that may come behind a snapshot.
 const LATE: &str = "before the first query of a REPEATABLE READ";
 
-/// Sends a query as the proxy would; the session hears every answer. `None`: a ticket in it may come
-/// behind a snapshot, which is refused.
+/// Sends a query as the proxy would; the session hears every answer. `None`: a ticket in it may
+/// come behind a snapshot, which is refused.
 fn run(session: &mut Session, client: &mut Client, text: &str) -> Option<TransactionStatus> {
     let classified = classify(text.as_bytes(), Lexing::CERTAIN);
     let considered = match session.consider(Message::Query(text.as_bytes(), &classified)) {

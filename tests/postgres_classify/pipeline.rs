@@ -30,11 +30,16 @@ const TEXTS: &[&str] = &[
     "SET LOCAL ringfence.token = 'b'",
     "INSERT INTO good VALUES (1)",
     "SELECT 1/0",
-    "SELEC 1",
+    UNREAD,
     "SELECT * FROM generate_series(1, 3)",
     "DEALLOCATE ALL",
     "",
 ];
+
+const UNREAD: &str = "SELEC 1";
+
+/// Of the refusal of a ticket that may come behind a snapshot.
+const LATE: &str = "before the first query of a REPEATABLE READ";
 
 /// What must never run: it is refused wherever it stands.
 const REFUSED: &str = "INSERT INTO bad VALUES (1)";
@@ -46,12 +51,19 @@ struct Proxied {
     batch: Vec<u8>,
     random: Random,
     refusals: usize,
+    /// Those of tickets that may come behind a snapshot.
+    late: usize,
+    /// A text that cannot be read was sent: from then on the isolation is not known.
+    unread: bool,
 }
 
 impl Proxied {
     fn carry(&mut self, sent: Message<'_>, bytes: &[u8], refused: bool) {
         let considered = match self.session.consider(sent) {
             Ok(considered) => considered,
+            Err(refusal) if self.unread && refusal.detail.contains(LATE) => {
+                return self.refuse_unread(sent, bytes);
+            }
             Err(refusal) => panic!("{refusal:?}"),
         };
         // Shown when the test fails.
@@ -62,10 +74,25 @@ impl Proxied {
             self.refusals += 1;
             return;
         }
+        self.unread |= bytes
+            .windows(UNREAD.len())
+            .any(|it| it == UNREAD.as_bytes());
         let forward = self.session.forward(considered);
         self.batch.extend(forward.before);
         self.batch.extend_from_slice(bytes);
         self.batch.extend(forward.after);
+    }
+
+    /// As the proxy does with what the session does not take.
+    fn refuse_unread(&mut self, sent: Message<'_>, bytes: &[u8]) {
+        println!("> {} late", String::from_utf8_lossy(bytes));
+        if let Some(instead) = self.session.skip(sent) {
+            return self.batch.extend(instead);
+        }
+        let considered = self.session.unread(sent);
+        let error = error_response(&[(b'C', "RF005")]);
+        self.batch.extend(self.session.refuse(&considered, error));
+        self.late += 1;
     }
 
     fn must_refuse(considered: &Considered) -> bool {
@@ -182,7 +209,7 @@ fn the_server_answers_what_the_session_awaits() {
     let mut judge = server.connect();
     assert_eq!(judge.query("CREATE TABLE good (a int)"), Answer::Done);
     assert_eq!(judge.query("CREATE TABLE bad (a int)"), Answer::Done);
-    let mut refusals = 0;
+    let (mut refusals, mut late) = (0, 0);
     for seed in 0..sessions() {
         println!("seed {seed}");
         let start = Settings::new(Tickets::default(), None, Isolation::PerStatement);
@@ -192,6 +219,8 @@ fn the_server_answers_what_the_session_awaits() {
             batch: vec![],
             random: Random(seed),
             refusals: 0,
+            late: 0,
+            unread: false,
         };
         for _ in 0..BATCHES {
             for _ in 0..1 + it.random.below(8) {
@@ -208,7 +237,9 @@ fn the_server_answers_what_the_session_awaits() {
             }
         }
         refusals += it.refusals;
+        late += it.late;
     }
+    println!("{refusals} refusals, {late} late tickets");
     assert!(refusals > 100, "{refusals} refusals");
     let (_, rows) = judge.rows("SELECT count(*) > 0, (SELECT count(*) FROM bad) FROM good");
     assert_eq!(rows, [["t", "0"]]);

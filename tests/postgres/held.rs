@@ -119,6 +119,12 @@ fn a_holder_of_everything_does_not_wait_for_the_catalog() {
     admin
         .query("LOCK TABLE pg_rewrite IN ACCESS EXCLUSIVE MODE")
         .ok();
-    world.proxy.holder(1).query(WRITE).ok();
+    let mut holder = world.proxy.holder(1);
+    holder.query(WRITE).ok();
     assert_eq!(world.order(), "written");
+    // Behind definitions, and what may have made anything.
+    holder.query("CREATE TABLE more (id int)").ok();
+    holder.query("INSERT INTO more VALUES (1)").ok();
+    holder.query("DO $$ BEGIN END $$").ok();
+    holder.query("UPDATE more SET id = 2").ok();
 }

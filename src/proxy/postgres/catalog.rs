@@ -12,6 +12,7 @@
 //! known to have made.
 
 mod acting;
+mod foreign;
 mod load;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 
 use super::control::{Control, ControlError};
 use crate::protocol::postgres::resolve::Catalog;
+use foreign::Foreign;
 
 /// Most databases whose catalogs are kept.
 const DATABASES_MAX: usize = 1024;
@@ -80,8 +82,8 @@ pub struct Database {
     /// Counts what makes the catalog outdated. SeqCst with the loads of it: a load that begins
     /// after a count sees the change that was counted, since the change was made before.
     changes: AtomicU64,
-    /// It may have tables of other servers: as the last catalog told, or a definition since.
-    has_foreign: AtomicBool,
+    /// Whether it has tables of other servers, also while its catalog is outdated.
+    foreign: Foreign,
     loading: tokio::sync::Mutex<()>,
     /// It is loaded while nobody waits for it. Relaxed: it only keeps one from being loaded twice.
     loads_aside: AtomicBool,
@@ -132,7 +134,7 @@ impl Catalogs {
             age_max: shared.age_max,
             loaded: ArcSwapOption::empty(),
             changes: AtomicU64::new(0),
-            has_foreign: AtomicBool::new(true),
+            foreign: Foreign::default(),
             loading: tokio::sync::Mutex::default(),
             loads_aside: AtomicBool::new(false),
         });
@@ -225,16 +227,6 @@ impl Database {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether it may have tables of other servers, also while its catalog is outdated.
-    pub fn may_have_foreign_tables(&self) -> bool {
-        self.has_foreign.load(Ordering::SeqCst)
-    }
-
-    /// Something is forwarded that may make one.
-    pub fn note_foreign_tables(&self) {
-        self.has_foreign.store(true, Ordering::SeqCst);
-    }
-
     /// Loads it, one at a time; whoever has waited takes what has come meanwhile, if it will do.
     async fn load_unless(
         self: &Arc<Database>,
@@ -249,11 +241,9 @@ impl Database {
         {
             return Ok(Arc::clone(&loaded.catalog));
         }
-        let at = Instant::now();
+        let (at, asked) = (Instant::now(), self.foreign.ask());
         let catalog = Arc::new(self.load().await?);
-        if !catalog.has_foreign_tables() && self.changes.load(Ordering::SeqCst) == changes {
-            self.has_foreign.store(false, Ordering::SeqCst);
-        }
+        self.foreign.told(asked, catalog.has_foreign_tables());
         self.loaded.store(Some(Arc::new(Loaded {
             catalog: Arc::clone(&catalog),
             at,
@@ -263,17 +253,25 @@ impl Database {
     }
 
     async fn load(&self) -> Result<Catalog, CatalogError> {
-        let loading = async {
+        self.in_time(async {
             let client = self.control.connect(&self.name).await?;
             load::load(&client, &self.reading).await
-        };
-        let loaded = match tokio::time::timeout(LOAD_MAX, loading).await {
-            Ok(loaded) => loaded,
+        })
+        .await
+    }
+
+    /// What the server tells, unless it tells nothing for too long.
+    async fn in_time<T>(
+        &self,
+        telling: impl Future<Output = Result<T, ControlError>>,
+    ) -> Result<T, CatalogError> {
+        let told = match tokio::time::timeout(LOAD_MAX, telling).await {
+            Ok(told) => told,
             Err(_) => Err(ControlError::NotNow(format!(
                 "nothing came for {LOAD_MAX:?}"
             ))),
         };
-        loaded.map_err(|source| CatalogError::Unloaded {
+        told.map_err(|source| CatalogError::Unloaded {
             database: self.name.to_string(),
             source,
         })

@@ -32,6 +32,7 @@ const ROUNDS_MAX: usize = 64;
 pub(super) struct Admission {
     verifying: Option<(Tickets, Waiting<()>)>,
     loading: Option<Waiting<Arc<Catalog>>>,
+    asking_foreign: Option<Waiting<bool>>,
     settling: Option<Waiting<(Vec<Settled>, Standing)>>,
     recording: Option<oneshot::Receiver<Result<Recorded, Refusal>>>,
     looking: Option<(Box<str>, Waiting<Option<Known>>)>,
@@ -40,6 +41,8 @@ pub(super) struct Admission {
     cancelled: bool,
     /// A catalog that was loaded for this message.
     pub(super) catalog: Option<Arc<Catalog>>,
+    /// Whether the database has tables of other servers, asked for this message.
+    pub(super) foreign: Option<bool>,
     /// It was loaded again for a name that was not in it.
     pub(super) reloaded: bool,
     /// Names that this message prepares transactions under, on disk.
@@ -56,6 +59,7 @@ impl Admission {
     pub(super) fn is_waiting(&self) -> bool {
         self.verifying.is_some()
             || self.loading.is_some()
+            || self.asking_foreign.is_some()
             || self.settling.is_some()
             || self.recording.is_some()
             || self.looking.is_some()
@@ -80,6 +84,7 @@ impl Admission {
     /// The message at hand was dealt with, or nobody waits for it any more.
     pub(super) fn forget(&mut self) {
         let used = self.catalog.is_some()
+            || self.foreign.is_some()
             || self.rounds > 0
             || self.refused.is_some()
             || self.unverified.is_some()
@@ -153,6 +158,14 @@ impl Session {
             admission.catalog = admission.refuse(outcome);
             return true;
         }
+        if let Some(asking) = &mut admission.asking_foreign {
+            let Poll::Ready(outcome) = asking.as_mut().poll(cx) else {
+                return false;
+            };
+            admission.asking_foreign = None;
+            admission.foreign = admission.refuse(outcome);
+            return true;
+        }
         if let Some(recording) = &mut admission.recording {
             let Poll::Ready(outcome) = Pin::new(recording).poll(cx) else {
                 return false;
@@ -217,6 +230,12 @@ impl Session {
         self.admission.reloaded |= seen.is_some();
         let loading = settle::load(Arc::clone(&self.database), seen);
         self.admission.loading = Some(Box::pin(loading));
+    }
+
+    /// Has the server asked whether the database has tables of other servers.
+    pub(super) fn begin_asking_foreign(&mut self) {
+        let asking = settle::ask_foreign(Arc::clone(&self.database));
+        self.admission.asking_foreign = Some(Box::pin(asking));
     }
 
     /// Has a name put on disk under which a transaction is to be prepared.

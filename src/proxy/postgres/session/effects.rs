@@ -15,6 +15,8 @@ pub(super) struct Ending {
     pub(super) distrusts: bool,
     /// It may change the catalog.
     pub(super) defines: bool,
+    /// It may make tables of other servers.
+    pub(super) makes_foreign: bool,
     /// It may change what existing names mean or do.
     pub(super) shifts: bool,
     /// It may change what the names of later statements do.
@@ -67,6 +69,8 @@ impl Drop for Recorded {
 pub(super) struct Effects {
     /// The catalog may have changed when this span has ended.
     defined: Option<SpanId>,
+    /// There may be tables of other servers when this span has ended.
+    made_foreign: Option<SpanId>,
     /// Existing names may mean something else until this span has ended: the catalog does not tell.
     shifted: Option<SpanId>,
     /// Until this span has ended, what names do is not known.
@@ -103,6 +107,9 @@ impl Effects {
     pub(super) fn note(&mut self, ending: &mut Ending, span: SpanId) {
         if ending.defines || ending.redefines {
             self.defined = Some(span);
+        }
+        if ending.makes_foreign {
+            self.made_foreign = Some(span);
         }
         if ending.shifts {
             self.shifted = Some(span);
@@ -168,6 +175,10 @@ impl Effects {
             self.defined = None;
             database.outdated();
         }
+        if self.made_foreign.is_some_and(|made| made <= span) {
+            self.made_foreign = None;
+            database.note_foreign_tables();
+        }
         self.shifted = self.shifted.filter(|shifted| *shifted > span);
         self.redefined = self.redefined.filter(|redefined| *redefined > span);
         for name in self.names.extract_if(.., |name| name.span <= span) {
@@ -190,6 +201,9 @@ impl Effects {
     pub(super) fn lose(&mut self, database: &Arc<Database>) {
         if self.defined.take().is_some() {
             database.outdated();
+        }
+        if self.made_foreign.take().is_some() {
+            database.note_foreign_tables();
         }
         self.names.clear();
     }

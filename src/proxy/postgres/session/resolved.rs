@@ -142,7 +142,7 @@ impl Session {
         // What no rule covers may have to be refused all the same.
         let rules = &self.listener.config.rules;
         let rejects = rules.may_reject(&self.identity.database);
-        if rejects || matches!(self.standing, Standing::Unfit(_)) || self.may_be_foreign(run) {
+        if rejects || matches!(self.standing, Standing::Unfit(_)) {
             return Ok(None);
         }
         let Ok(locks) = self.locks_of_anything() else {
@@ -157,8 +157,11 @@ impl Session {
         if missing(&locks, &claims).is_some() {
             return Ok(None);
         }
+        if self.may_be_foreign(run)? {
+            return Ok(None);
+        }
         let uses = &run.statement.uses;
-        let acts = !uses.functions.is_empty() || !run.executed.is_empty();
+        let acts = calls(run);
         Ok(Some(Arc::new(Resolution {
             required: Required::Write(locks),
             missing: false,
@@ -167,13 +170,21 @@ impl Session {
     }
 
     /// Whether a run may change rows of another server, which is to be refused.
-    fn may_be_foreign(&self, run: &Run) -> bool {
+    fn may_be_foreign(&mut self, run: &Run) -> Result<bool, Untold> {
         let refuses = self.listener.config.rules.foreign_writes() == ForeignWrites::Refuse;
         let statements = run.executed.iter().chain([&run.statement]);
         let mut targets = statements.flat_map(|it| &it.uses.targets);
-        refuses
-            && self.database.may_have_foreign_tables()
-            && targets.any(|it| it.effect.changes_rows())
+        if !refuses || !targets.any(|it| it.effect.changes_rows()) {
+            return Ok(false);
+        }
+        let told = self.admission.foreign;
+        match told.or_else(|| self.database.has_foreign_tables()) {
+            Some(has) => Ok(has),
+            None => {
+                self.begin_asking_foreign();
+                Err(Untold::Later)
+            }
+        }
     }
 
     /// Notes the relations that a forwarded message makes.
@@ -192,6 +203,11 @@ impl Session {
             }
         }
     }
+}
+
+/// Whether a run calls anything that is written, or executes what was prepared.
+pub(super) fn calls(run: &Run) -> bool {
+    !run.statement.uses.functions.is_empty() || !run.executed.is_empty()
 }
 
 /// Whether a statement changes the catalog by itself. A function or a procedure may do so, too.

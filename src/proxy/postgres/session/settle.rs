@@ -151,6 +151,12 @@ pub(super) async fn load(
     loaded.map_err(|error| not_loaded(&error))
 }
 
+/// Whether a database has tables of other servers.
+pub(super) async fn ask_foreign(database: Arc<Database>) -> Result<bool, Refusal> {
+    let told = database.ask_foreign_tables().await;
+    told.map_err(|error| not_loaded(&error))
+}
+
 fn not_loaded(error: &CatalogError) -> Refusal {
     tracing::warn!(%error, "no catalog to resolve names against");
     Refusal::busy("the tables of this database are not known now", RETRY_AFTER)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::effects::Ending;
 use super::genuine::{Genuine, Look};
-use super::resolved::{MADE_MAX, defines, names_existing, shifts};
+use super::resolved::{MADE_MAX, calls, defines, names_existing, shifts};
 use super::{Session, admit::Admitted};
 use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
@@ -235,20 +235,19 @@ impl Session {
         if let Class::Transaction(control) = &run.statement.class {
             return self.locks_of_control(control, ending);
         }
-        if run.statement.operation == "DDL" {
-            self.database.note_foreign_tables();
-        }
         let shifted = ending.shifts || self.effects.shifts();
         if shifted && names_existing(&run.statement, &ending.made) {
             let acts = run.statement.uses.everything.is_some();
             ending.defines |= defines(&run.statement) || acts;
             ending.redefines |= redefines(&run.statement);
             ending.distrusts |= acts;
+            ending.makes_foreign |= acts || calls(run);
             ending.shadows |= acts || shadows_temporary(&run.statement);
             return self.locks_of_anything();
         }
         let resolution = self.resolution_of(run, ending)?;
         ending.distrusts |= resolution.everything.is_some();
+        ending.makes_foreign |= resolution.everything.is_some();
         ending.shifts |= shifts(&run.statement);
         if ending.made.len() < MADE_MAX {
             follow_made(&mut ending.made, &run.statement);
@@ -283,6 +282,7 @@ impl Session {
         else {
             return Ok(vec![]);
         };
+        ending.makes_foreign |= matches!(control, TransactionControl::CommitPrepared(_));
         match self.known_prepared(gid)? {
             Some(known) => {
                 ending.ends_prepared.push((gid.clone(), known.last));

@@ -1,0 +1,89 @@
+//! Whether a database has tables of other servers: told by its catalog, or asked alone where the
+//! catalog is outdated and need not be waited for. What may make one makes the answer outdated, and
+//! no other change does.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::time::Instant;
+
+use super::load::rows;
+use super::{CatalogError, Database};
+use crate::proxy::postgres::control::column;
+
+const ANY: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_foreign_table)";
+
+/// What is known of one database's tables of other servers: nothing at first.
+#[derive(Default)]
+pub(super) struct Foreign {
+    /// Counts what may have made one. SeqCst with the questions: one that begins after a count sees
+    /// what was counted, since that was committed before.
+    made: AtomicU64,
+    told: Mutex<Option<Told>>,
+    asking: tokio::sync::Mutex<()>,
+}
+
+/// When something was asked: how old the answer is.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    at: Instant,
+    made: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Told {
+    asked: Asked,
+    has: bool,
+}
+
+impl Foreign {
+    /// Before the server is asked.
+    pub(super) fn ask(&self) -> Asked {
+        Asked {
+            at: Instant::now(),
+            made: self.made.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Its answer.
+    pub(super) fn told(&self, asked: Asked, has: bool) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|it| it.asked.at <= asked.at) {
+            *told = Some(Told { asked, has });
+        }
+    }
+}
+
+impl Database {
+    /// Whether it has tables of other servers, if that is known at this instant.
+    pub fn has_foreign_tables(&self) -> Option<bool> {
+        let told = self.foreign.told.lock();
+        let told = (*told.unwrap_or_else(PoisonError::into_inner))?;
+        let same = told.asked.made == self.foreign.made.load(Ordering::SeqCst);
+        (same && told.asked.at.elapsed() <= self.age_max).then_some(told.has)
+    }
+
+    /// Something that may make one may have been committed. To be called when
+    /// [`Database::outdated`] is.
+    pub fn note_foreign_tables(&self) {
+        self.foreign.made.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether it has any: asked if need be, one question at a time.
+    pub async fn ask_foreign_tables(self: Arc<Database>) -> Result<bool, CatalogError> {
+        let _one = self.foreign.asking.lock().await;
+        if let Some(has) = self.has_foreign_tables() {
+            return Ok(has);
+        }
+        let asked = self.foreign.ask();
+        let asking = async {
+            let client = self.control.connect(&self.name).await?;
+            let rows = rows(&client, ANY).await?;
+            // A server that does not tell counts as one that has some.
+            rows.first().map_or(Ok(true), |row| column(row, 0))
+        };
+        let has = self.in_time(asking).await?;
+        self.foreign.told(asked, has);
+        Ok(has)
+    }
+}

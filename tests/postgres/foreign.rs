@@ -44,6 +44,37 @@ fn a_write_to_a_foreign_table_is_refused_under_a_rule() {
 }
 
 #[test]
+fn it_is_refused_behind_code_that_has_made_the_table() {
+    let world = world("", DATABASE);
+    let mut holder = world.proxy.holder(1);
+    holder.query("INSERT INTO plain VALUES (1, 'x')").ok();
+    holder.query(&format!("DO $$ BEGIN {FAR}; END $$")).ok();
+    holder.query(INSERT).refused("RF005");
+    assert_eq!(holder.query("SELECT count(*) FROM far").value(), "1");
+}
+
+#[test]
+fn what_is_inserted_goes_to_no_child_that_is_no_partition() {
+    let world = world("", DATABASE);
+    let mut holder = world.proxy.holder(1);
+    let near = "CREATE TABLE near (id int, note text)";
+    let child = FAR.replace("(id int, note text)", "() INHERITS (near)");
+    for sql in [near, &child, "INSERT INTO near VALUES (1, 'x')"] {
+        holder.query(sql).ok();
+    }
+    holder.query("UPDATE near SET note = 'y'").refused("RF005");
+    let parts = "CREATE TABLE parts (id int, note text) PARTITION BY LIST (id)";
+    let part = FAR.replace("(id int, note text)", "PARTITION OF parts DEFAULT");
+    let part = part.replace("TABLE far", "TABLE part");
+    for sql in [parts, &part] {
+        holder.query(sql).ok();
+    }
+    let insert = "INSERT INTO parts VALUES (1, 'x')";
+    holder.query(insert).refused("RF005");
+    assert_eq!(holder.query("SELECT count(*) FROM plain").value(), "0");
+}
+
+#[test]
 fn it_passes_where_the_listener_says_so_or_no_rule_covers_it() {
     for (lines, rules) in [("foreign_writes = \"pass\"", DATABASE), ("", ORDERS)] {
         let world = world(lines, rules);

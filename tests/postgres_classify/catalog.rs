@@ -63,7 +63,8 @@ const CASTS: &str = "SELECT DISTINCT t.typname FROM pg_cast c JOIN pg_proc p ON 
 
 fn kind(relkind: &str) -> RelationKind {
     match relkind {
-        "r" | "p" => RelationKind::Table,
+        "r" => RelationKind::Table,
+        "p" => RelationKind::PartitionedTable,
         "f" => RelationKind::ForeignTable,
         "v" => RelationKind::View,
         "m" => RelationKind::MaterializedView,

@@ -37,8 +37,10 @@ pub struct Relation {
 /// What a relation is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RelationKind {
-    /// `r` and `p`.
+    /// `r`.
     Table,
+    /// `p`: what is inserted goes to its partitions.
+    PartitionedTable,
     /// `f`: its rows are another server's.
     ForeignTable,
     /// `v`.

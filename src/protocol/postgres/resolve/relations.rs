@@ -1,6 +1,6 @@
 //! How far a statement writes: which relations, by the server's own resolution of names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::catalog::{Oid, Relation, RelationKind};
 use super::functions::{CallEffect, effect};
@@ -15,8 +15,8 @@ const RELATIONS_MAX: usize = 100_000;
 #[derive(Debug)]
 pub(super) struct Reach<'v> {
     view: &'v View<'v>,
-    /// Relations that it changes, and whether their children were followed.
-    pub(super) relations: BTreeMap<Oid, bool>,
+    /// Relations that it changes.
+    pub(super) relations: BTreeSet<Oid>,
     /// Of those, tables of other servers whose rows it changes.
     pub(super) foreign: Vec<Oid>,
     /// Relations that it creates: schema and name.
@@ -37,7 +37,7 @@ impl<'v> Reach<'v> {
     pub(super) fn new(view: &'v View<'v>) -> Reach<'v> {
         Reach {
             view,
-            relations: BTreeMap::new(),
+            relations: BTreeSet::new(),
             foreign: vec![],
             created: vec![],
             schemas: vec![],
@@ -282,12 +282,20 @@ impl<'v> Reach<'v> {
 
     fn add_relation(&mut self, relation: &'v Relation, effect: Effect, only: bool) {
         let catalog = self.view.catalog;
-        let mut left = vec![(relation.oid, !only)];
-        while let Some((oid, descend)) = left.pop() {
-            match self.relations.get(&oid) {
-                Some(followed) if *followed || !descend => continue,
-                _ => self.relations.insert(oid, descend),
-            };
+        let start = Step {
+            descend: !only,
+            rows: effect.changes_rows(),
+        };
+        let mut left = vec![(relation.oid, start)];
+        // Of this effect: what another one reaches from the same relation may be less.
+        let mut seen: HashMap<Oid, Step> = HashMap::new();
+        while let Some((oid, step)) = left.pop() {
+            let known = seen.get(&oid).copied().unwrap_or_default();
+            let step = step.with(known);
+            if seen.insert(oid, step) == Some(step) {
+                continue;
+            }
+            self.relations.insert(oid);
             if self.relations.len() > RELATIONS_MAX {
                 return self.everything("it reaches too many relations");
             }
@@ -295,20 +303,30 @@ impl<'v> Reach<'v> {
                 self.not_found("a relation that it reaches is not known");
                 continue;
             };
-            if relation.kind == RelationKind::ForeignTable && effect.changes_rows() {
+            if relation.kind == RelationKind::ForeignTable && step.rows {
                 self.foreign.push(oid);
             }
             if relation.acts_on_write {
                 self.everything("a rule or a trigger of its target writes elsewhere");
             }
             if relation.kind == RelationKind::View && effect != Effect::Define {
-                left.extend(relation.underlying.iter().map(|oid| (*oid, true)));
+                let below = Step {
+                    descend: true,
+                    ..step
+                };
+                left.extend(relation.underlying.iter().map(|oid| (*oid, below)));
             }
             // The rows of a partition are rows of its parent; an index is its table's.
             let above = relation.parents.iter().chain(&relation.owner);
-            left.extend(above.map(|oid| (*oid, false)));
-            if descend {
-                left.extend(catalog.children(oid).iter().map(|child| (*child, true)));
+            left.extend(above.map(|oid| (*oid, Step::default())));
+            if step.descend {
+                // A row goes to a partition, and to no other child.
+                let routes = relation.kind == RelationKind::PartitionedTable;
+                let below = Step {
+                    rows: step.rows && (routes || effect != Effect::Insert),
+                    ..step
+                };
+                left.extend(catalog.children(oid).iter().map(|child| (*child, below)));
             }
             for (referencing, key) in catalog.references(oid) {
                 let acts = match effect {
@@ -319,9 +337,31 @@ impl<'v> Reach<'v> {
                     Effect::Insert | Effect::Create { .. } | Effect::Define | Effect::Lock => false,
                 };
                 if acts {
-                    left.push((*referencing, true));
+                    let whole = Step {
+                        descend: true,
+                        rows: true,
+                    };
+                    left.push((*referencing, whole));
                 }
             }
+        }
+    }
+}
+
+/// How a relation is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+struct Step {
+    /// With its children.
+    descend: bool,
+    /// Rows of its own may be changed.
+    rows: bool,
+}
+
+impl Step {
+    fn with(self, other: Step) -> Step {
+        Step {
+            descend: self.descend || other.descend,
+            rows: self.rows || other.rows,
         }
     }
 }

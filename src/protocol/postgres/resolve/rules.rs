@@ -372,7 +372,7 @@ fn add_locks(
     }
     for relation in reach
         .relations
-        .keys()
+        .iter()
         .filter_map(|oid| view.catalog.relation(*oid))
     {
         let Relation { schema, name, .. } = relation;

@@ -183,6 +183,10 @@ fn a_write_needs_the_locks_of_what_it_reaches() {
         ("UPDATE orders SET a = 1", "orders"),
         // A foreign key deletes the lines.
         ("DELETE FROM orders", "lines orders"),
+        (
+            "WITH x AS (INSERT INTO orders VALUES (1)) DELETE FROM orders",
+            "lines orders",
+        ),
         ("TRUNCATE orders", "orders"),
         ("TRUNCATE orders CASCADE", "lines orders"),
         ("DELETE FROM open_orders", "lines orders"),

@@ -88,7 +88,8 @@ pub(super) async fn load(
 
 fn kind(relkind: &str) -> RelationKind {
     match relkind {
-        "r" | "p" => RelationKind::Table,
+        "r" => RelationKind::Table,
+        "p" => RelationKind::PartitionedTable,
         "f" => RelationKind::ForeignTable,
         "v" => RelationKind::View,
         "m" => RelationKind::MaterializedView,

@@ -16,6 +16,19 @@ fn a_write_to_another_servers_table_is_refused_under_a_rule_unless_it_is_told_to
                 ..relation(2, "public.elsewhere", RelationKind::ForeignTable)
             },
             relation(3, "public.free", RelationKind::ForeignTable),
+            relation(4, "public.parts", RelationKind::PartitionedTable),
+            Relation {
+                parents: vec![4],
+                ..relation(5, "public.part", RelationKind::PartitionedTable)
+            },
+            Relation {
+                parents: vec![5],
+                ..relation(6, "far.part", RelationKind::ForeignTable)
+            },
+            Relation {
+                parents: vec![2],
+                ..relation(7, "public.near", RelationKind::Table)
+            },
         ],
         ..CatalogParts::default()
     });
@@ -23,6 +36,7 @@ fn a_write_to_another_servers_table_is_refused_under_a_rule_unless_it_is_told_to
         let rules = vec![
             rule("public.orders", "orders"),
             rule("public.elsewhere", "far"),
+            rule("far.part", "part"),
         ];
         let rules = PostgresRules::new(rules, Unmatched::Pass).with_foreign_writes(foreign_writes);
         let path: [Box<str>; 1] = ["public".into()];
@@ -43,6 +57,20 @@ fn a_write_to_another_servers_table_is_refused_under_a_rule_unless_it_is_told_to
         ("UPDATE orders SET a = 1", true),
         ("TRUNCATE orders", true),
         ("UPDATE ONLY orders SET a = 1", false),
+        // What is inserted goes to a partition, and to no other child.
+        ("INSERT INTO orders VALUES (1)", false),
+        ("COPY orders FROM STDIN", false),
+        ("INSERT INTO parts VALUES (1)", true),
+        ("COPY parts FROM STDIN", true),
+        (
+            "WITH x AS (INSERT INTO orders VALUES (1)) DELETE FROM orders",
+            true,
+        ),
+        (
+            "WITH x AS (DELETE FROM orders) INSERT INTO orders VALUES (1)",
+            true,
+        ),
+        ("UPDATE near SET a = 1", false),
         ("INSERT INTO free VALUES (1)", false),
         ("ALTER FOREIGN TABLE elsewhere ADD COLUMN b int", false),
         ("SELECT * FROM elsewhere FOR UPDATE", false),

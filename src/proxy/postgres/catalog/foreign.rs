@@ -52,6 +52,12 @@ impl Foreign {
             *told = Some(Told { asked, has });
         }
     }
+
+    /// The answer to a question that was asked at this instant or later.
+    fn told_since(&self, began: Instant) -> Option<bool> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.filter(|it| it.asked.at >= began).map(|it| it.has)
+    }
 }
 
 impl Database {
@@ -69,10 +75,13 @@ impl Database {
         self.foreign.made.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether it has any: asked if need be, one question at a time.
+    /// Whether it has any: asked if need be, one question at a time. An answer to a question that
+    /// was asked since this began will do: others may make things all the time.
     pub async fn ask_foreign_tables(self: Arc<Database>) -> Result<bool, CatalogError> {
+        let began = Instant::now();
         let _one = self.foreign.asking.lock().await;
-        if let Some(has) = self.has_foreign_tables() {
+        let since = self.foreign.told_since(began);
+        if let Some(has) = since.or_else(|| self.has_foreign_tables()) {
             return Ok(has);
         }
         let asked = self.foreign.ask();

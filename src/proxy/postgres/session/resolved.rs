@@ -210,6 +210,11 @@ pub(super) fn calls(run: &Run) -> bool {
     !run.statement.uses.functions.is_empty() || !run.executed.is_empty()
 }
 
+/// Whether a statement only drops, however far that reaches.
+pub(super) fn drops(statement: &Statement) -> bool {
+    statement.operation == "DROP"
+}
+
 /// Whether a statement changes the catalog by itself. A function or a procedure may do so, too.
 pub(super) fn defines(statement: &Statement) -> bool {
     const TEMPORARY: Effect = Effect::Create { temporary: true };

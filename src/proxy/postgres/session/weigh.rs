@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::effects::Ending;
 use super::genuine::{Genuine, Look};
-use super::resolved::{MADE_MAX, calls, defines, names_existing, shifts};
+use super::resolved::{MADE_MAX, calls, defines, drops, names_existing, shifts};
 use super::{Session, admit::Admitted};
 use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
@@ -241,13 +241,13 @@ impl Session {
             ending.defines |= defines(&run.statement) || acts;
             ending.redefines |= redefines(&run.statement);
             ending.distrusts |= acts;
-            ending.makes_foreign |= acts || calls(run);
+            ending.makes_foreign |= acts && !drops(&run.statement) || calls(run);
             ending.shadows |= acts || shadows_temporary(&run.statement);
             return self.locks_of_anything();
         }
         let resolution = self.resolution_of(run, ending)?;
         ending.distrusts |= resolution.everything.is_some();
-        ending.makes_foreign |= resolution.everything.is_some();
+        ending.makes_foreign |= resolution.everything.is_some() && !drops(&run.statement);
         ending.shifts |= shifts(&run.statement);
         if ending.made.len() < MADE_MAX {
             follow_made(&mut ending.made, &run.statement);

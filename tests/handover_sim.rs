@@ -4,7 +4,7 @@
 //! lockd at any moment. Checked at every step: at most one holds the lock, and the tokens told only
 //! grow. A failure prints its seed and step; `HANDOVER_SIM_SEED=<seed>` plays that schedule alone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use ringfence::lock_name::LockName;
@@ -13,47 +13,16 @@ use ringfence::token::Token;
 
 #[path = "support/random.rs"]
 mod random;
+#[path = "handover_sim/truth.rs"]
+mod truth;
 
 use random::Random;
+use truth::Truth;
 
 const SCHEDULES: u64 = 3000;
 const STEPS: usize = 300;
 const CLIENTS: usize = 5;
 const LOCKDS: usize = 2;
-
-/// The store: the queue as it truly is, and its changes in order.
-#[derive(Default)]
-struct Truth {
-    queue: BTreeMap<Token, Place>,
-    log: Vec<Event>,
-    last: u64,
-}
-
-impl Truth {
-    fn create(&mut self, place: Place) -> Token {
-        self.last += 1;
-        let token = Token::new(self.last).unwrap();
-        self.write(token, place);
-        token
-    }
-
-    fn write(&mut self, token: Token, place: Place) {
-        self.queue.insert(token, place.clone());
-        let lock = lock();
-        self.log.push(Event::Put { lock, token, place });
-    }
-
-    fn remove(&mut self, token: Token) {
-        if self.queue.remove(&token).is_some() {
-            let lock = lock();
-            self.log.push(Event::Gone { lock, token });
-        }
-    }
-
-    fn first(&self) -> Option<Token> {
-        self.queue.keys().next().copied()
-    }
-}
 
 fn lock() -> LockName {
     LockName::new("hot").unwrap()

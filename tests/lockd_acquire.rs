@@ -9,7 +9,7 @@ use lockd_support::{
     Client, LONG, Service, eventually, open_store, reason, serve, soon, start, start_with,
 };
 use ringfence::lockd::{Limits, Settings};
-use ringfence::proto::{CloseSessionRequest, WatchLockRequest};
+use ringfence::proto::{BreakLockRequest, CloseSessionRequest, WatchLockRequest};
 use ringfence::ticket::{KeyRing, SealScope};
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
@@ -377,4 +377,37 @@ async fn a_thousand_waiters_are_woken_one_by_one() {
     tokens.dedup();
     assert_eq!(tokens.len(), 1000, "two grants shared a token");
     eventually("nothing is left", || async { lockd.counts() == (0, 0) }).await;
+}
+
+#[tokio::test]
+async fn breaking_a_lock_names_the_token_that_was_seen() {
+    let Service { client, .. } = start().await;
+    let session = client.open().await;
+    let token = client.acquire(&session, "a", TRY, 1).await.unwrap().token;
+    let break_lock = |token, reason: &str| {
+        let request = BreakLockRequest {
+            lock: "a".to_owned(),
+            token,
+            reason: reason.to_owned(),
+        };
+        let mut locks = client.locks.clone();
+        async move { locks.break_lock(request).await }
+    };
+    let refused = break_lock(token + 1, "stuck").await.unwrap_err();
+    assert_eq!(reason(&refused), "not-holder");
+    assert!(
+        refused.message().contains(&token.to_string()),
+        "{}",
+        refused.message()
+    );
+    assert_eq!(
+        break_lock(token, "").await.unwrap_err().code(),
+        Code::InvalidArgument
+    );
+    break_lock(token, "stuck").await.unwrap();
+    assert!(client.get("a").await.holder.is_none());
+    assert_eq!(
+        reason(&break_lock(token, "stuck").await.unwrap_err()),
+        "not-holder"
+    );
 }

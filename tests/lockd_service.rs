@@ -12,8 +12,8 @@ use lockd_support::{
 use ringfence::lockd::{Settings, SigningKeys, keys};
 use ringfence::proto::lock_service_client::LockServiceClient;
 use ringfence::proto::{
-    BreakLockRequest, FloorRequest, KeepAliveRequest, KeysRequest, ListLocksRequest,
-    ListProxiesRequest, RegisterRequest, UnregisterRequest, WatchLockRequest, WatchLockResponse,
+    FloorRequest, KeepAliveRequest, KeysRequest, ListLocksRequest, ListProxiesRequest,
+    RegisterRequest, UnregisterRequest, WatchLockRequest, WatchLockResponse,
     register_response::Known,
 };
 use ringfence::ticket::{KeyRing, VerifyingKey};
@@ -474,37 +474,4 @@ async fn a_floor_is_the_living_grant_or_above_all_grants_before() {
     assert!(client.get("a").await.floor > held);
     let later = client.acquire(&b, "a", TRY, 1).await.unwrap().token;
     assert_eq!(floor().await, later);
-}
-
-#[tokio::test]
-async fn breaking_a_lock_names_the_token_that_was_seen() {
-    let Service { client, .. } = start().await;
-    let session = client.open().await;
-    let token = client.acquire(&session, "a", TRY, 1).await.unwrap().token;
-    let break_lock = |token, reason: &str| {
-        let request = BreakLockRequest {
-            lock: "a".to_owned(),
-            token,
-            reason: reason.to_owned(),
-        };
-        let mut locks = client.locks.clone();
-        async move { locks.break_lock(request).await }
-    };
-    let refused = break_lock(token + 1, "stuck").await.unwrap_err();
-    assert_eq!(reason(&refused), "not-holder");
-    assert!(
-        refused.message().contains(&token.to_string()),
-        "{}",
-        refused.message()
-    );
-    assert_eq!(
-        break_lock(token, "").await.unwrap_err().code(),
-        Code::InvalidArgument
-    );
-    break_lock(token, "stuck").await.unwrap();
-    assert!(client.get("a").await.holder.is_none());
-    assert_eq!(
-        reason(&break_lock(token, "stuck").await.unwrap_err()),
-        "not-holder"
-    );
 }

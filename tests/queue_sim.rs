@@ -11,8 +11,11 @@ use ringfence::token::Token;
 
 #[path = "support/random.rs"]
 mod random;
+#[path = "queue_sim/truth.rs"]
+mod truth;
 
 use random::Random;
+use truth::Truth;
 
 const SCHEDULES: u64 = 4000;
 const STEPS: u64 = 160;
@@ -22,96 +25,12 @@ fn pick<T: Clone>(random: &mut Random, items: &[T]) -> Option<T> {
     (!items.is_empty()).then(|| items[random.below(items.len())].clone())
 }
 
-type Queues = BTreeMap<LockName, BTreeSet<Token>>;
-
 fn place(session: u64) -> Place {
     Place {
         session,
         holder: "sim".into(),
         foreign: false,
         may_hand_over: true,
-    }
-}
-
-/// The store as it truly is, with the log that the watch tells with a delay.
-#[derive(Default)]
-struct Truth {
-    queues: Queues,
-    log: Vec<Event>,
-    last_token: u64,
-    was_first: BTreeSet<(LockName, Token)>,
-}
-
-impl Truth {
-    fn put(&mut self, lock: &LockName, token: Token) {
-        self.queues.entry(lock.clone()).or_default().insert(token);
-        self.log.push(Event::Put {
-            lock: lock.clone(),
-            token,
-            place: place(token.get()),
-        });
-        self.note_first(lock);
-    }
-
-    fn create(&mut self, lock: &LockName) -> Token {
-        self.last_token += 1;
-        let token = Token::new(self.last_token).unwrap();
-        self.put(lock, token);
-        token
-    }
-
-    fn remove(&mut self, lock: &LockName, token: Token) {
-        self.queues.entry(lock.clone()).or_default().remove(&token);
-        self.log.push(Event::Gone {
-            lock: lock.clone(),
-            token,
-        });
-        self.note_first(lock);
-    }
-
-    fn note_first(&mut self, lock: &LockName) {
-        if let Some(first) = self.first(lock) {
-            self.was_first.insert((lock.clone(), first));
-        }
-    }
-
-    fn first(&self, lock: &LockName) -> Option<Token> {
-        self.queues
-            .get(lock)
-            .and_then(|queue| queue.first())
-            .copied()
-    }
-
-    fn tokens(&self, lock: &LockName) -> Vec<Token> {
-        self.queues
-            .get(lock)
-            .into_iter()
-            .flatten()
-            .copied()
-            .collect()
-    }
-
-    fn stands(&self, lock: &LockName, token: Token) -> bool {
-        self.queues
-            .get(lock)
-            .is_some_and(|queue| queue.contains(&token))
-    }
-
-    /// The queues when the log had this length.
-    fn at(&self, length: usize) -> Queues {
-        let mut queues = Queues::new();
-        for event in &self.log[..length] {
-            match event {
-                Event::Put { lock, token, .. } => {
-                    queues.entry(lock.clone()).or_default().insert(*token);
-                }
-                Event::Gone { lock, token } => {
-                    queues.entry(lock.clone()).or_default().remove(token);
-                }
-                Event::Reset | Event::Synced => unreachable!("the log has no such event"),
-            }
-        }
-        queues
     }
 }
 

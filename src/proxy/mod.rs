@@ -17,6 +17,7 @@ pub mod fence;
 pub mod floors;
 pub mod gates;
 pub mod left;
+mod polled;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod redis;

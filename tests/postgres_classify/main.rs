@@ -18,7 +18,7 @@ mod statements;
 use ringfence::protocol::Unmatched;
 use ringfence::protocol::postgres::classify::{Classifier, Lexing};
 use ringfence::protocol::postgres::resolve::{
-    PostgresRule, PostgresRules, Required, View, resolve,
+    Catalog, PostgresRule, PostgresRules, Required, View, resolve,
 };
 use ringfence::protocol::postgres::session::may_turn_read_write;
 
@@ -27,6 +27,19 @@ use server::{Answer, Server};
 fn rules() -> PostgresRules {
     let rule = PostgresRule::new(Some("postgres"), None, None, "all").unwrap();
     PostgresRules::new(vec![rule], Unmatched::Reject)
+}
+
+/// What the statements of a fresh session are resolved against.
+fn view<'v>(catalog: &'v Catalog, path: &'v [Box<str>]) -> View<'v> {
+    View {
+        catalog,
+        database: "postgres",
+        user: "postgres",
+        search_path: Some(path),
+        temporary: &[],
+        made: &[],
+        redefined: false,
+    }
 }
 
 /// The class that the statements of a text have together.
@@ -47,15 +60,7 @@ fn a_read_succeeds_where_postgres_refuses_what_writes() {
     }
     let loaded = catalog::load(&mut client);
     let path: [Box<str>; 2] = ["$user".into(), "public".into()];
-    let view = View {
-        catalog: &loaded,
-        database: "postgres",
-        user: "postgres",
-        search_path: Some(&path),
-        temporary: &[],
-        made: &[],
-        redefined: false,
-    };
+    let view = view(&loaded, &path);
     let classifier = Classifier::new();
     let (mut reads, mut writes, mut refused) = (0, 0, 0);
     let mut wrong = vec![];
@@ -93,15 +98,7 @@ fn plain_reads_are_called_reads_and_every_refused_statement_a_write() {
     }
     let loaded = catalog::load(&mut client);
     let path: [Box<str>; 2] = ["$user".into(), "public".into()];
-    let view = View {
-        catalog: &loaded,
-        database: "postgres",
-        user: "postgres",
-        search_path: Some(&path),
-        temporary: &[],
-        made: &[],
-        redefined: false,
-    };
+    let view = view(&loaded, &path);
     let classifier = Classifier::new();
     for text in statements::READS {
         assert!(is_read(&classifier, &view, text), "{text}");

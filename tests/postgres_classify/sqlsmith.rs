@@ -4,10 +4,9 @@
 use std::process::{Command, Stdio};
 
 use ringfence::protocol::postgres::classify::Classifier;
-use ringfence::protocol::postgres::resolve::View;
 
 use crate::server::{Answer, Server};
-use crate::{catalog, is_read, statements};
+use crate::{catalog, is_read, statements, view};
 
 /// How many statements; a longer campaign sets `RINGFENCE_SQLSMITH_STATEMENTS`, and another seed
 /// `RINGFENCE_SQLSMITH_SEED`.
@@ -49,15 +48,7 @@ fn what_is_made_up_and_called_a_read_is_one() {
     let texts = made_up(&server, seed);
     let loaded = catalog::load(&mut client);
     let path: [Box<str>; 2] = ["$user".into(), "public".into()];
-    let view = View {
-        catalog: &loaded,
-        database: "postgres",
-        user: "postgres",
-        search_path: Some(&path),
-        temporary: &[],
-        made: &[],
-        redefined: false,
-    };
+    let view = view(&loaded, &path);
     let classifier = Classifier::new();
     let (mut reads, mut writes, mut done, mut wrong) = (0, 0, 0, vec![]);
     for text in texts {

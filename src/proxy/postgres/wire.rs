@@ -13,18 +13,12 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
+use crate::proxy::polled::{poll_receive, shrink};
+
+pub use crate::proxy::polled::Received;
+
 /// Bytes that wait to be sent on one side before the other side is not read any more.
 pub const WAITING_BYTES_MAX: usize = 256 << 10;
-/// Bytes of one read.
-const READ_BYTES_MAX: usize = 64 << 10;
-/// Memory that an idle connection keeps per buffer, in bytes.
-const KEPT_BYTES_MAX: usize = 2 << 10;
-
-thread_local! {
-    /// What a core reads into: idle connections keep no buffer of this size.
-    static SCRATCH: std::cell::RefCell<Box<[u8]>> =
-        std::cell::RefCell::new(vec![0; READ_BYTES_MAX].into_boxed_slice());
-}
 
 /// A connection.
 pub enum Wire {
@@ -102,17 +96,6 @@ pub enum Sent {
     Failed,
 }
 
-/// What came of a try to receive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Received {
-    /// Nothing is there now.
-    Nothing,
-    /// More is in [`Side::received`].
-    Some,
-    /// The other end sends nothing more.
-    Ended,
-}
-
 /// A connection with its buffers.
 pub struct Side {
     wire: Wire,
@@ -185,12 +168,12 @@ impl Side {
     /// Receives what is there, at most one read.
     pub fn poll_receive(&mut self, cx: &mut Context<'_>) -> Received {
         let Side { wire, received, .. } = self;
-        poll_read_into(wire, received, cx)
+        poll_receive(wire, received, cx)
     }
 
     /// Has what comes from this side wait to be sent on another, unseen.
     pub fn poll_pass(&mut self, to: &mut Side, cx: &mut Context<'_>) -> Received {
-        poll_read_into(&mut self.wire, &mut to.waiting, cx)
+        poll_receive(&mut self.wire, &mut to.waiting, cx)
     }
 
     /// Drops what was dealt with.
@@ -235,27 +218,5 @@ impl Side {
     /// Its port on our side.
     pub fn local_port(&self) -> io::Result<u16> {
         self.wire.local_port()
-    }
-}
-
-fn poll_read_into(wire: &mut Wire, bytes: &mut BytesMut, cx: &mut Context<'_>) -> Received {
-    SCRATCH.with_borrow_mut(|scratch| {
-        let mut buffer = ReadBuf::new(scratch);
-        match Pin::new(wire).poll_read(cx, &mut buffer) {
-            Poll::Pending => Received::Nothing,
-            Poll::Ready(Err(_)) => Received::Ended,
-            Poll::Ready(Ok(())) if buffer.filled().is_empty() => Received::Ended,
-            Poll::Ready(Ok(())) => {
-                bytes.extend_from_slice(buffer.filled());
-                Received::Some
-            }
-        }
-    })
-}
-
-/// An idle connection keeps little memory.
-fn shrink(bytes: &mut BytesMut) {
-    if bytes.is_empty() && bytes.capacity() > KEPT_BYTES_MAX {
-        *bytes = BytesMut::new();
     }
 }

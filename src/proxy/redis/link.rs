@@ -21,12 +21,12 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use super::RedisListening;
-use super::bytes::{Received, Sent, poll_receive, poll_send};
 use super::flights::{Flights, Load, Permits, SessionId};
 use super::settle::{RETRY_AFTER, Settled, settle_all};
 use crate::lock_name::LockName;
 use crate::protocol::{Kind, Refusal};
 use crate::proxy::gates::Claim;
+use crate::proxy::polled::{Received, Sent, poll_receive, poll_send};
 use crate::proxy::slots::Slots;
 
 /// How a command passes.

@@ -15,7 +15,6 @@
 //! - before the first fenced write under a lock, the session's id is on disk for that lock.
 
 pub mod backend;
-mod bytes;
 pub mod control;
 pub mod evict;
 pub mod fence_keys;

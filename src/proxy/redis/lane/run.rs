@@ -13,9 +13,9 @@ use super::{Lane, Stage, State};
 use crate::protocol::Kind;
 use crate::protocol::redis::{ReplyProgress, encode_command};
 use crate::proxy::accept::Alive;
+use crate::proxy::polled::{Received, shrink};
 use crate::proxy::redis::RedisListening;
 use crate::proxy::redis::backend::OpenError;
-use crate::proxy::redis::bytes::{Received, shrink};
 use crate::proxy::redis::link::{Link, Revoked};
 
 /// How long the commands of clients that are gone may take.

@@ -34,7 +34,6 @@ use self::present::Presented;
 use self::sharing::Sharing;
 use super::RedisListening;
 use super::backend::{OpenError, Opened};
-use super::bytes::{Received, Sent, poll_receive, poll_send};
 use super::flights::Load;
 use super::lane::Lanes;
 use super::link::Link;
@@ -46,6 +45,7 @@ use crate::protocol::redis::{
     refusal_reply,
 };
 use crate::proxy::accept::Visit;
+use crate::proxy::polled::{Received, Sent, poll_receive, poll_send};
 
 /// Bytes that wait to be sent, on either side, before the other side is not read any more.
 const WAITING_BYTES_MAX: usize = 256 << 10;

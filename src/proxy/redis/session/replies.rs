@@ -12,7 +12,7 @@ use crate::protocol::redis::{
     Change, Conversation, ConversationSettings, Delivery, Filter, Filtered, Finished, Owed,
     ReplyEnd, ReplyHead, ReplyProgress, refusal_reply,
 };
-use crate::proxy::redis::bytes::shrink;
+use crate::proxy::polled::shrink;
 use crate::proxy::redis::flights::Load;
 
 /// Longest reply that is held whole, in bytes: CLIENT LIST of the most clients.

@@ -14,7 +14,7 @@ use crate::config::{Mode, Trust};
 use crate::gate::Revoked;
 use crate::protocol::redis::{Action, FenceCommand, Plan, RequestProgress, refusal_reply};
 use crate::protocol::{AfterRefusal, Kind, Refusal};
-use crate::proxy::redis::bytes::shrink;
+use crate::proxy::polled::shrink;
 use crate::proxy::redis::flights::Load;
 use crate::proxy::redis::link::{Extent, Passage};
 

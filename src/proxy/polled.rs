@@ -1,11 +1,10 @@
-//! Bytes to and from a socket that is polled, without a buffer per idle connection.
+//! Bytes to and from a connection that is polled, without a buffer per idle connection.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf as _, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 /// Bytes of one read.
 const READ_BYTES_MAX: usize = 64 << 10;
@@ -26,7 +25,7 @@ pub(super) enum Sent {
 }
 
 pub(super) fn poll_send(
-    stream: &mut TcpStream,
+    stream: &mut (impl AsyncWrite + Unpin),
     bytes: &mut BytesMut,
     cx: &mut Context<'_>,
 ) -> Sent {
@@ -44,15 +43,19 @@ pub(super) fn poll_send(
     }
 }
 
+/// What has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Received {
+pub enum Received {
+    /// Nothing yet.
     Nothing,
+    /// Some bytes.
     Some,
+    /// The other side has ended, or failed.
     Ended,
 }
 
 pub(super) fn poll_receive(
-    stream: &mut TcpStream,
+    stream: &mut (impl AsyncRead + Unpin),
     bytes: &mut BytesMut,
     cx: &mut Context<'_>,
 ) -> Received {

@@ -48,9 +48,10 @@ help:
 
 build-needs:
 	$(call install,cc=gcc ld=binutils)
-	# The declarations of Postgres's grammar, which is C, are read with libclang.
-	if [ -z "$${LIBCLANG_PATH:-}" ] && ! compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null
-	then
+	# The declarations of Postgres's grammar, which is C, are read with libclang. The names are exact:
+	# libclang-cpp, which other packages bring along, is another library.
+	libclang() { compgen -G '/usr/lib/llvm-*/lib/libclang.so*' || compgen -G '/usr/lib/llvm-*/lib/libclang-[0-9]*.so*'; }
+	if [ -z "$${LIBCLANG_PATH:-}" ] && ! libclang >/dev/null; then
 	    $(call install,no-such-command=libclang-dev)
 	fi
 	command -v cargo >/dev/null || { echo "Rust is missing: https://rustup.rs"; exit 1; }

@@ -22,8 +22,8 @@ const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
 /// The sockets of one listener, one per core, and its address.
 pub fn bind(address: SocketAddr, cores: usize) -> io::Result<(SocketAddr, Vec<StdListener>)> {
     // SO_REUSEPORT would let us share a port with a stranger of the same user, silently. A socket
-    // without it tells.
-    drop(StdListener::bind(address)?);
+    // without it tells. It does not listen: a client that it took would be lost with it.
+    drop(bound(address, Port::Alone)?);
     let first = bind_shared(address)?;
     let address = first.local_addr()?;
     let mut listeners = vec![first];
@@ -34,17 +34,29 @@ pub fn bind(address: SocketAddr, cores: usize) -> io::Result<(SocketAddr, Vec<St
 }
 
 fn bind_shared(address: SocketAddr) -> io::Result<StdListener> {
+    let socket = bound(address, Port::Shared)?;
+    socket.set_nonblocking(true)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Whether others of the same user may be bound to the port too.
+#[derive(PartialEq, Eq)]
+enum Port {
+    Alone,
+    Shared,
+}
+
+fn bound(address: SocketAddr, port: Port) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    socket.set_nonblocking(true)?;
+    socket.set_reuse_port(port == Port::Shared)?;
     socket.bind(&SockAddr::from(address))?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// A client that was let in.
@@ -153,4 +165,38 @@ async fn hold(_place: OwnedSemaphorePermit, served: BoxFuture<'static, ()>) {
 pub async fn ending(shutdown: &mut watch::Receiver<bool>) {
     // An error means that the sender is gone: the end as well.
     let _ = shutdown.wait_for(|down| *down).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    fn unused() -> SocketAddr {
+        let any = StdListener::bind("127.0.0.1:0").unwrap();
+        any.local_addr().unwrap()
+    }
+
+    #[test]
+    fn a_port_that_is_looked_at_takes_no_client() {
+        let address = unused();
+        let looked = bound(address, Port::Alone).unwrap();
+        let refused = TcpStream::connect(address).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        drop(looked);
+        let (_, sockets) = bind(address, 2).unwrap();
+        assert_eq!(sockets.len(), 2);
+        assert!(TcpStream::connect(address).is_ok());
+    }
+
+    #[test]
+    fn a_port_is_not_shared_with_a_stranger() {
+        let address = unused();
+        let ours = bind(address, 2).unwrap();
+        let again = bind(address, 2).map(|_| ()).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AddrInUse);
+        drop(ours);
+        assert!(bind(address, 2).is_ok());
+    }
 }

@@ -6,11 +6,13 @@
 )]
 
 use std::fs::File;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
 
 /// How long anything that must come may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,10 +39,17 @@ pub fn free_address() -> SocketAddr {
         let nth = nth.wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed));
         let port = PORTS.start + nth % PORTS.len() as u32;
         let address = SocketAddr::from(([127, 0, 0, 1], port as u16));
-        if TcpListener::bind(address).is_ok() {
+        if is_free(address) {
             return address;
         }
     }
+}
+
+/// It never listens: another test that waits for a server of its own there would take it for that.
+fn is_free(address: SocketAddr) -> bool {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&address.into()).is_ok()
 }
 
 /// A child process that ends with the test.

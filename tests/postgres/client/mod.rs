@@ -55,12 +55,13 @@ impl Client {
         started.unwrap_or_else(|fault| panic!("no session: {fault:?}"))
     }
 
-    /// The error in place of a session; an empty one where there was none.
+    /// The error in place of a session; one without a code where the server told none.
     pub fn try_connect(address: SocketAddr, parameters: &[(&str, &str)]) -> Result<Client, Fault> {
         let mut all = vec![("user", "app"), ("database", "app")];
         all.retain(|(name, _)| !parameters.iter().any(|(given, _)| given == name));
         all.extend(parameters);
-        let mut client = Client::try_open(address).ok_or_else(Fault::default)?;
+        let mut client =
+            Client::try_open(address).ok_or_else(|| Fault::local("nothing listens"))?;
         client.send(&startup(V3_0, &all));
         client.begin()?;
         Ok(client)
@@ -69,7 +70,8 @@ impl Client {
     /// Reads to the first ReadyForQuery.
     pub fn begin(&mut self) -> Result<(), Fault> {
         loop {
-            let reply = self.try_read().ok_or_else(Fault::default)?;
+            let ended = || Fault::local("the connection has ended");
+            let reply = self.try_read().ok_or_else(ended)?;
             match reply.tag {
                 b'R' if reply.body != [0; 4] => panic!("a password is asked for: {reply:?}"),
                 b'S' => {

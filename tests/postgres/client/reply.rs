@@ -35,6 +35,14 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// What the server did not tell.
+    pub fn local(message: &str) -> Fault {
+        Fault {
+            message: message.to_owned(),
+            ..Fault::default()
+        }
+    }
+
     pub fn read(body: &[u8]) -> Fault {
         let mut fault = Fault::default();
         for field in body.split(|byte| *byte == 0) {

@@ -14,13 +14,24 @@ use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::postgres::ticket::change::Change;
 
 impl Session {
+    /// Whether a Bind may bind a statement that calls set_config.
+    pub fn may_set_config(&self, statement: &[u8]) -> bool {
+        let name = cut_bytes(statement);
+        let candidates = self.statements.candidates(name, self.open_id());
+        let mut known = candidates
+            .known
+            .iter()
+            .filter_map(|it| it.statement.as_ref());
+        known.any(|it| !it.uses.set_configs.is_empty())
+    }
+
     /// The statements that a Bind may bind: for the tickets in its values.
     pub fn bound_statements(&self, statement: &[u8]) -> Vec<Arc<Statement>> {
         let candidates = self
             .statements
             .candidates(cut_bytes(statement), self.open_id());
         let known = candidates.known.into_iter();
-        known.filter_map(|it| it.statement).collect()
+        known.filter_map(|it| it.statement.clone()).collect()
     }
 
     /// The message is forwarded: what is to be sent before it.

@@ -14,6 +14,7 @@ pub const NAMES_MAX: usize = 100_000;
 
 /// Names, certain and awaited.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq))]
 pub(super) struct Names<T> {
     certain: Certain<T>,
     /// In the order in which the server will answer.
@@ -28,6 +29,7 @@ pub(super) struct Names<T> {
 
 /// By name. The empty one is taken again and again, and needs no look-up.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq))]
 struct Certain<T> {
     unnamed: Option<T>,
     named: HashMap<Box<[u8]>, T>,
@@ -84,6 +86,7 @@ impl<T> Certain<T> {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq))]
 struct Awaited<T> {
     name: Box<[u8]>,
     value: T,

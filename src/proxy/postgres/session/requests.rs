@@ -269,6 +269,10 @@ impl Session {
             return self.cancel(message);
         }
         let hidden = match hidden {
+            Hidden::AsIs if self.core.pass(message) => {
+                self.backend.send(raw.bytes);
+                return Taken::Forwarded;
+            }
             Hidden::AsIs => None,
             Hidden::Instead(bytes) => Some(bytes),
             Hidden::Later => return Taken::Later,

@@ -11,12 +11,14 @@
 //! take effect leave only after its release.
 
 pub mod accept;
+mod claims;
 pub mod doubts;
 pub mod etcd;
 pub mod fence;
 pub mod floors;
 pub mod gates;
 pub mod left;
+pub mod parts;
 mod polled;
 #[cfg(feature = "postgres")]
 pub mod postgres;

@@ -60,6 +60,13 @@ pub struct Upstream {
     pub port: u16,
 }
 
+impl Upstream {
+    /// The backend's address, as its sessions are recorded under it.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
 /// Which tickets a listener takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Trust {

@@ -12,9 +12,8 @@ use crate::lock_name::LockName;
 use crate::protocol::etcd::Call;
 use crate::protocol::head::{TICKET_HEADER, is_ticket_name};
 use crate::protocol::{Kind, Refusal, tickets};
+use crate::proxy::claims;
 use crate::proxy::gates::Claim;
-use crate::ticket::Ticket;
-use crate::token::Token;
 
 /// The tickets of the metadata, as they came. Several come as one list or as several values.
 pub fn tickets(headers: &HeaderMap) -> Result<Vec<&str>, Refusal> {
@@ -96,7 +95,7 @@ impl Door {
     ) -> Result<Vec<Claim>, Refusal> {
         match self.listening.config.trust {
             Trust::Signed => self.signed(tickets, asked, deadline).await,
-            Trust::Unsigned => unsigned(tickets, locks),
+            Trust::Unsigned => claims::of_bare(tickets, locks, "call"),
         }
     }
 
@@ -106,46 +105,12 @@ impl Door {
         asked: &mut Asked,
         deadline: Instant,
     ) -> Result<Vec<Claim>, Refusal> {
-        let mut claims: Vec<Claim> = Vec::with_capacity(tickets.len());
+        let mut genuine = Vec::with_capacity(tickets.len());
         for text in tickets {
-            let ticket: Arc<Ticket> = self.listening.tickets.verify(text, deadline).await?;
-            claims.push(Claim {
-                lock: ticket.lock.clone(),
-                token: ticket.token,
-                unsigned: false,
-            });
+            let ticket = self.listening.tickets.verify(text, deadline).await?;
+            genuine.push(Arc::clone(&ticket));
             asked.tickets.push(ticket);
         }
-        claims.sort_unstable_by(|a, b| a.lock.cmp(&b.lock));
-        match claims.windows(2).find(|pair| pair[0].lock == pair[1].lock) {
-            None => Ok(claims),
-            Some(pair) => Err(Refusal::invalid("two tickets are given for one lock")
-                .for_lock(pair[0].lock.clone())),
-        }
+        claims::of_tickets(&genuine)
     }
-}
-
-/// A bare integer is the token of the one lock that the call is about.
-fn unsigned(tickets: &[&str], locks: &[LockName]) -> Result<Vec<Claim>, Refusal> {
-    let (text, lock) = match (tickets, locks) {
-        // Where no rule names a lock, an integer says nothing.
-        ([], _) | (_, []) => return Ok(vec![]),
-        ([text], [lock]) => (*text, lock),
-        ([_], _) => {
-            return Err(Refusal::invalid(
-                "this call needs several locks: a bare token does not say which one it is for",
-            ));
-        }
-        (_, _) => return Err(Refusal::invalid("more than one bare token is given")),
-    };
-    let token: Token = text.parse().map_err(|_| {
-        // The text is not repeated: it may be a signed ticket, which is a credential.
-        Refusal::invalid("this listener takes bare tokens: a positive integer below 2^63 is one")
-            .for_lock(lock.clone())
-    })?;
-    Ok(vec![Claim {
-        lock: lock.clone(),
-        token,
-        unsigned: true,
-    }])
 }

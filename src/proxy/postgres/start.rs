@@ -16,15 +16,12 @@ use super::fence_store::FenceStore;
 use super::prepared::Prepared;
 use super::sessions::Sessions;
 use super::{Listener, session};
-use crate::audit::AuditWriter;
-use crate::config::{Mode, PostgresListenerConfig, Upstream, WatermarkStore};
+use crate::config::{Mode, PostgresListenerConfig, WatermarkStore};
 use crate::protocol::postgres::classify::Classifier;
 use crate::proxy::accept::Entrance;
-use crate::proxy::gates::Gates;
 use crate::proxy::left::Left;
+use crate::proxy::parts::Parts;
 use crate::proxy::registry::Registry;
-use crate::proxy::shadows::Shadows;
-use crate::proxy::tickets::Tickets;
 use crate::proxy::watermarks::{LeftSession, PreparedRow, Watermarks};
 
 /// Why a listener cannot be served.
@@ -54,28 +51,6 @@ pub struct Guarded {
     sessions: Sessions,
     evictor: Evictor,
     prepared: Prepared,
-}
-
-/// What the listeners of one proxy share.
-#[derive(Clone)]
-pub struct Parts {
-    /// The proxy's name.
-    pub instance: String,
-    /// The gates of all listeners.
-    pub gates: Gates,
-    /// What verifies tickets.
-    pub tickets: Arc<Tickets>,
-    /// The store of the watermarks.
-    pub watermarks: Watermarks,
-    /// Where refusals are recorded.
-    pub audit: AuditWriter,
-    /// The gates of observe mode.
-    pub shadows: Arc<Shadows>,
-}
-
-/// A backend's address, as its sessions are recorded under it.
-pub fn address_of(upstream: &Upstream) -> String {
-    format!("{}:{}", upstream.host, upstream.port)
 }
 
 /// Checks a listener's backend. Blocks, for at most a few seconds. Called within a tokio runtime,
@@ -136,10 +111,10 @@ pub fn guard(
     let mut guarded: Vec<Guarded> = vec![];
     let stores: Vec<(String, FenceStore)> = ready
         .iter()
-        .filter_map(|it| Some((address_of(&it.config.upstream), it.fence_store.clone()?)))
+        .filter_map(|it| Some((it.config.upstream.address(), it.fence_store.clone()?)))
         .collect();
     for ready in ready {
-        let backend = address_of(&ready.config.upstream);
+        let backend = ready.config.upstream.address();
         // Whoever has no role ends none.
         let has_role = ready.control.has_role();
         let (earlier, others): (Vec<_>, Vec<_>) = sessions

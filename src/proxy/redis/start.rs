@@ -15,15 +15,12 @@ use super::evict::Evictor;
 use super::fence_keys::{FenceKeys, KEY, RESERVED_PREFIX};
 use super::lane::Lanes;
 use super::session;
-use crate::audit::AuditWriter;
-use crate::config::{FenceKeysConfig, Mode, RedisListenerConfig, Upstream};
+use crate::config::{FenceKeysConfig, Mode, RedisListenerConfig};
 use crate::protocol::redis::ReservedKeys;
 use crate::proxy::accept::Entrance;
-use crate::proxy::gates::Gates;
 use crate::proxy::left::Left;
+use crate::proxy::parts::Parts;
 use crate::proxy::registry::Registry;
-use crate::proxy::shadows::Shadows;
-use crate::proxy::tickets::Tickets;
 use crate::proxy::watermarks::{LeftSession, Watermarks};
 
 /// A listener whose port is ours and whose backend can be guarded.
@@ -35,28 +32,6 @@ pub struct Prepared {
     /// To the database of the fence keys, where they are in the backend.
     keys: Option<Control>,
     fence_keys: Option<FenceKeys>,
-}
-
-/// What the listeners of one proxy share.
-#[derive(Clone)]
-pub struct Parts {
-    /// The proxy's name.
-    pub instance: String,
-    /// The gates of all listeners.
-    pub gates: Gates,
-    /// What verifies tickets.
-    pub tickets: Arc<Tickets>,
-    /// Where sessions are recorded.
-    pub watermarks: Watermarks,
-    /// Where refusals are recorded.
-    pub audit: AuditWriter,
-    /// The gates of observe mode.
-    pub shadows: Arc<Shadows>,
-}
-
-/// A backend's address, as its sessions are recorded under it.
-pub fn address_of(upstream: &Upstream) -> String {
-    format!("{}:{}", upstream.host, upstream.port)
 }
 
 /// Checks a listener's backend. Blocks, for at most a few seconds. Called within a tokio runtime,
@@ -118,7 +93,7 @@ pub fn evict(
 ) -> Vec<Evictor> {
     let mut evictors = vec![];
     for listener in prepared {
-        let backend = address_of(&listener.config.upstream);
+        let backend = listener.config.upstream.address();
         let (its, others): (Vec<_>, Vec<_>) = sessions
             .into_iter()
             .partition(|it| it.session.backend == backend);
@@ -163,7 +138,7 @@ pub fn open(
     let listening = Arc::new(RedisListening {
         control,
         connector: Connector::new(&config),
-        backend: address_of(&config.upstream),
+        backend: config.upstream.address(),
         config,
         evictor,
         fence_keys,

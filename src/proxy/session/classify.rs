@@ -11,10 +11,9 @@ use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
 use crate::protocol::http::frame::RequestHead;
 use crate::protocol::{Classified, Kind, PendingBody, Refusal, RequestClass};
+use crate::proxy::claims;
 use crate::proxy::gates::Claim;
 use crate::proxy::spool::HeldBody;
-use crate::ticket::Ticket;
-use crate::token::Token;
 
 /// What a request is.
 pub struct Decided {
@@ -45,7 +44,7 @@ impl Session {
         }
         let claims = match listening.config.trust {
             Trust::Signed => self.signed_claims(&class, asked, deadline).await?,
-            Trust::Unsigned => unsigned_claims(&class)?,
+            Trust::Unsigned => claims::of_bare(&class.tickets, &class.locks, "request")?,
         };
         Ok(Decided {
             kind: class.kind,
@@ -86,50 +85,13 @@ impl Session {
         asked: &mut Asked<'_>,
         deadline: Instant,
     ) -> Result<Vec<Claim>, Refusal> {
-        let mut claims: Vec<Claim> = Vec::with_capacity(class.tickets.len());
         asked.tickets.reserve_exact(class.tickets.len());
         let tickets = &self.door.listening.tickets;
         for text in &class.tickets {
             let last = &mut self.last_ticket;
-            let ticket: Arc<Ticket> = tickets.verify_again(last, text, deadline).await?;
-            let lock = ticket.lock.clone();
-            claims.push(Claim {
-                lock,
-                token: ticket.token,
-                unsigned: false,
-            });
+            let ticket = tickets.verify_again(last, text, deadline).await?;
             asked.tickets.push(ticket);
         }
-        claims.sort_unstable_by(|a, b| a.lock.cmp(&b.lock));
-        match claims.windows(2).find(|pair| pair[0].lock == pair[1].lock) {
-            None => Ok(claims),
-            Some(pair) => Err(Refusal::invalid("two tickets are given for one lock")
-                .for_lock(pair[0].lock.clone())),
-        }
+        claims::of_tickets(&asked.tickets)
     }
-}
-
-/// A bare integer is the token of the one lock that the request needs.
-fn unsigned_claims(class: &RequestClass<'_>) -> Result<Vec<Claim>, Refusal> {
-    let (text, lock) = match (class.tickets.as_slice(), class.locks.as_slice()) {
-        // Where no rule names a lock, an integer says nothing.
-        ([], _) | (_, []) => return Ok(vec![]),
-        ([text], [lock]) => (*text, lock),
-        ([_], _) => {
-            return Err(Refusal::invalid(
-                "this request needs several locks: a bare token does not say which one it is for",
-            ));
-        }
-        (_, _) => return Err(Refusal::invalid("more than one bare token is given")),
-    };
-    let token: Token = text.parse().map_err(|_| {
-        // The text is not repeated: it may be a signed ticket, which is a credential.
-        Refusal::invalid("this listener takes bare tokens: a positive integer below 2^63 is one")
-            .for_lock(lock.clone())
-    })?;
-    Ok(vec![Claim {
-        lock: lock.clone(),
-        token,
-        unsigned: true,
-    }])
 }

@@ -12,6 +12,7 @@ use super::{DRAIN_MAX, Shared, StartError};
 use crate::config::{ListenerConfig, ProxyConfig};
 use crate::protocol::Listener;
 use crate::proxy::accept::{Entrance, Serve, bind, run_core};
+use crate::proxy::parts::Parts;
 #[cfg(feature = "postgres")]
 use crate::proxy::postgres::start as postgres;
 use crate::proxy::redis::evict::Evictor;
@@ -47,21 +48,7 @@ impl Doors {
     ) -> Result<Open, StartError> {
         let shadows = Arc::new(Shadows::default());
         let mut opened = open_listeners(shared, &shadows, self.sockets);
-        #[cfg(feature = "postgres")]
-        for guarded in self.postgres {
-            let parts = postgres::Parts {
-                instance: shared.config.instance.clone(),
-                gates: shared.gates.clone(),
-                tickets: Arc::clone(&shared.tickets),
-                watermarks: shared.watermarks.clone(),
-                audit: shared.audit.clone(),
-                shadows: Arc::clone(&shadows),
-            };
-            let (name, address, entrances) = postgres::open(guarded, parts, tasks);
-            opened.names.push((name, address));
-            spread(&mut opened.tracked, entrances);
-        }
-        let parts = redis::Parts {
+        let parts = Parts {
             instance: shared.config.instance.clone(),
             gates: shared.gates.clone(),
             tickets: Arc::clone(&shared.tickets),
@@ -69,6 +56,12 @@ impl Doors {
             audit: shared.audit.clone(),
             shadows,
         };
+        #[cfg(feature = "postgres")]
+        for guarded in self.postgres {
+            let (name, address, entrances) = postgres::open(guarded, parts.clone(), tasks);
+            opened.names.push((name, address));
+            spread(&mut opened.tracked, entrances);
+        }
         for (prepared, evictor) in self.redis {
             let (name, address, entrances) = redis::open(prepared, evictor, parts.clone(), tasks);
             opened.names.push((name, address));
@@ -91,14 +84,16 @@ impl Doors {
 pub(super) type Sockets = (SocketAddr, Vec<TcpListener>);
 
 pub(super) fn bind_all(config: &ProxyConfig, threads: usize) -> Result<Vec<Sockets>, StartError> {
-    let bind = |listener: &ListenerConfig| {
-        bind(listener.listen, threads).map_err(|source| StartError::Listen {
-            name: listener.name.clone(),
-            address: listener.listen,
-            source,
-        })
-    };
+    let bind = |listener: &ListenerConfig| bind_named(&listener.name, listener.listen, threads);
     config.listeners.iter().map(bind).collect()
+}
+
+fn bind_named(name: &str, address: SocketAddr, threads: usize) -> Result<Sockets, StartError> {
+    bind(address, threads).map_err(|source| StartError::Listen {
+        name: name.to_owned(),
+        address,
+        source,
+    })
 }
 
 /// What is open.
@@ -119,11 +114,7 @@ pub(super) fn prepare_redis(
     let mut prepared = vec![];
     for listener in &config.redis {
         let name = listener.name.clone();
-        let sockets = bind(listener.listen, threads).map_err(|source| StartError::Listen {
-            name: name.clone(),
-            address: listener.listen,
-            source,
-        })?;
+        let sockets = bind_named(&name, listener.listen, threads)?;
         let checked = redis::prepare(listener, sockets);
         prepared.push(checked.map_err(|source| StartError::Redis { name, source })?);
     }
@@ -138,11 +129,7 @@ pub(super) fn prepare_postgres(
     let mut ready = vec![];
     for listener in &config.postgres {
         let name = listener.name.clone();
-        let sockets = bind(listener.listen, threads).map_err(|source| StartError::Listen {
-            name: name.clone(),
-            address: listener.listen,
-            source,
-        })?;
+        let sockets = bind_named(&name, listener.listen, threads)?;
         let checked = postgres::prepare(listener, sockets);
         ready.push(checked.map_err(|source| StartError::Postgres { name, source })?);
     }

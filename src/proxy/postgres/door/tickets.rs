@@ -11,9 +11,9 @@ use crate::protocol::postgres::frame::{StartupPacket, startup as startup_packet}
 use crate::protocol::postgres::refusal::{Severity, refusal_error};
 use crate::protocol::postgres::ticket::{self, Tickets, startup};
 use crate::protocol::{AfterRefusal, Refusal};
+use crate::proxy::claims;
 use crate::proxy::postgres::session::held;
 use crate::proxy::postgres::{Listener, report};
-use crate::token::Token;
 
 /// What stands at the server in the place of tickets that are not genuine, where that is only
 /// noted.
@@ -93,16 +93,7 @@ fn held_read_only(packet: &[u8]) -> Vec<u8> {
 async fn shown(listener: &Listener, tickets: &Tickets) -> Result<String, Refusal> {
     let texts = tickets.as_slice();
     if listener.config.trust == Trust::Unsigned {
-        let [text] = texts else {
-            return Err(Refusal::invalid("more than one bare token is given"));
-        };
-        let token: Result<Token, _> = text.parse();
-        // The text is not repeated: it may be a signed ticket, which is a credential.
-        return token.map(|token| token.to_string()).map_err(|_| {
-            Refusal::invalid(
-                "this listener takes bare tokens: a positive integer below 2^63 is one",
-            )
-        });
+        return claims::bare_token(texts).map(|token| token.to_string());
     }
     let deadline = Instant::now() + listener.config.admit_deadline;
     let mut genuine = vec![];

@@ -10,6 +10,7 @@ use crate::config::Trust;
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
 use crate::protocol::postgres::ticket::{self, Tickets};
+use crate::proxy::claims;
 use crate::proxy::gates::Claim;
 use crate::proxy::postgres::Listener;
 use crate::ticket::Ticket;
@@ -53,7 +54,7 @@ impl Sets {
     /// Verifies a set, as far as that can be done at once.
     pub(super) fn look(&mut self, listener: &Listener, texts: &Tickets) -> Look {
         if listener.config.trust == Trust::Unsigned {
-            return match bare(texts) {
+            return match claims::bare_token(texts.as_slice()) {
                 Ok(token) => Look::Genuine(Genuine::Bare(token)),
                 Err(refusal) => Look::Refused(refusal),
             };
@@ -115,8 +116,8 @@ impl Set {
             }
         }
         if changed {
-            match claims(&self.tickets) {
-                Ok(claims) => self.claims = claims,
+            match claims::of_tickets(&self.tickets) {
+                Ok(claims) => self.claims = claims.into(),
                 Err(refusal) => {
                     self.tickets.clear();
                     return Look::Refused(refusal);
@@ -126,34 +127,6 @@ impl Set {
         self.generation = Some(generation);
         Look::Genuine(Genuine::Signed(Arc::clone(&self.claims)))
     }
-}
-
-fn claims(tickets: &[Arc<Ticket>]) -> Result<Arc<[Claim]>, Refusal> {
-    let claim = |ticket: &Arc<Ticket>| Claim {
-        lock: ticket.lock.clone(),
-        token: ticket.token,
-        unsigned: false,
-    };
-    let mut claims: Vec<Claim> = tickets.iter().map(claim).collect();
-    claims.sort_unstable_by(|a, b| a.lock.cmp(&b.lock));
-    match claims.windows(2).find(|pair| pair[0].lock == pair[1].lock) {
-        None => Ok(claims.into()),
-        Some(pair) => {
-            let refusal = Refusal::invalid("two tickets are given for one lock");
-            Err(refusal.for_lock(pair[0].lock.clone()))
-        }
-    }
-}
-
-/// A bare integer is the token of the one lock that a statement needs.
-fn bare(texts: &Tickets) -> Result<Token, Refusal> {
-    let [text] = texts.as_slice() else {
-        return Err(Refusal::invalid("more than one bare token is given"));
-    };
-    // The text is not repeated: it may be a signed ticket, which is a credential.
-    text.parse().map_err(|_| {
-        Refusal::invalid("this listener takes bare tokens: a positive integer below 2^63 is one")
-    })
 }
 
 /// Verifies what could not be verified at once: keys are asked for, until the listener's deadline.

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::config::{Mode, Trust};
 use crate::protocol::Refusal;
+use crate::proxy::claims;
 use crate::proxy::gates::Claim;
 use crate::proxy::redis::RedisListening;
 use crate::proxy::redis::flights::SessionId;
@@ -92,41 +93,21 @@ async fn verify(
     texts: &[Box<str>],
     deadline: Instant,
 ) -> Result<Presented, Refusal> {
-    let (mut claims, mut tickets) = (vec![], vec![]);
+    let mut tickets = vec![];
     for text in texts {
-        let ticket = listening.tickets.verify(text, deadline).await?;
-        claims.push(Claim {
-            lock: ticket.lock.clone(),
-            token: ticket.token,
-            unsigned: false,
-        });
-        tickets.push(ticket);
+        tickets.push(listening.tickets.verify(text, deadline).await?);
     }
-    claims.sort_unstable_by(|a, b| a.lock.cmp(&b.lock));
-    match claims.windows(2).find(|pair| pair[0].lock == pair[1].lock) {
-        None => Ok(Presented {
-            claims: claims.into(),
-            bare: None,
-            tickets,
-        }),
-        Some(pair) => {
-            let refusal = Refusal::invalid("two tickets are given for one lock");
-            Err(refusal.for_lock(pair[0].lock.clone()))
-        }
-    }
+    Ok(Presented {
+        claims: claims::of_tickets(&tickets)?.into(),
+        bare: None,
+        tickets,
+    })
 }
 
 /// A bare integer is the token of the one lock that a command needs.
 fn bare(texts: &[Box<str>]) -> Result<Presented, Refusal> {
-    let [text] = texts else {
-        return Err(Refusal::invalid("more than one bare token is given"));
-    };
-    // The text is not repeated: it may be a signed ticket, which is a credential.
-    let refused = |_| {
-        Refusal::invalid("this listener takes bare tokens: a positive integer below 2^63 is one")
-    };
     Ok(Presented {
-        bare: Some(text.parse().map_err(refused)?),
+        bare: Some(claims::bare_token(texts)?),
         ..Presented::default()
     })
 }

@@ -205,7 +205,7 @@ impl Pattern {
                 .and_then(|rest| rest.strip_suffix('}'))
             {
                 Some(name) => {
-                    self.add_capture(name)?;
+                    add_capture(&mut self.captures, name)?;
                     self.parts.push(Part::Capture);
                 }
                 None => {
@@ -214,18 +214,6 @@ impl Pattern {
                 }
             },
         }
-        Ok(())
-    }
-
-    fn add_capture(&mut self, name: &str) -> Result<(), String> {
-        check_capture_name(name)?;
-        if self.captures.iter().any(|known| **known == *name) {
-            return Err(format!("`{{{name}}}` is captured twice"));
-        }
-        if self.captures.len() == CAPTURES_MAX {
-            return Err(format!("it captures more than {CAPTURES_MAX} segments"));
-        }
-        self.captures.push(name.into());
         Ok(())
     }
 
@@ -310,6 +298,19 @@ fn check_literal(subject: Subject, segment: &str) -> Result<(), String> {
             _ => {}
         }
     }
+    Ok(())
+}
+
+/// Adds a capture's name to those of a pattern.
+pub(super) fn add_capture(captures: &mut Vec<Box<str>>, name: &str) -> Result<(), String> {
+    check_capture_name(name)?;
+    if captures.iter().any(|known| **known == *name) {
+        return Err(format!("`{{{name}}}` is captured twice"));
+    }
+    if captures.len() == CAPTURES_MAX {
+        return Err(format!("it captures more than {CAPTURES_MAX} texts"));
+    }
+    captures.push(name.into());
     Ok(())
 }
 

@@ -14,7 +14,7 @@
 //! range begin with their longest common prefix; where that fixes what a rule's lock is built from,
 //! the lock is known, and otherwise it cannot be told ([`Cover::Maybe`]).
 
-use crate::protocol::pattern::{CAPTURES_MAX, Captures, InvalidPattern};
+use crate::protocol::pattern::{Captures, InvalidPattern, add_capture};
 
 /// The keys that a request is about: one, or those from `key` up to, without, an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -236,30 +236,13 @@ impl KeyPattern {
             return Err("`**` is not its end".to_owned());
         }
         if let Some(name) = captured {
-            self.add_capture(name)?;
+            add_capture(&mut self.captures, name)?;
         }
         self.parts.push(Part::Some {
             captured: captured.is_some(),
             stop: rest.bytes().next().unwrap_or(b'/'),
         });
         Ok(rest)
-    }
-
-    fn add_capture(&mut self, name: &str) -> Result<(), String> {
-        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-        if name.is_empty() || !name.bytes().all(word) {
-            return Err(format!(
-                "`{{{name}}}` is no name: letters, digits and `_` make one"
-            ));
-        }
-        if self.captures.iter().any(|known| **known == *name) {
-            return Err(format!("`{{{name}}}` is captured twice"));
-        }
-        if self.captures.len() == CAPTURES_MAX {
-            return Err(format!("it captures more than {CAPTURES_MAX} texts"));
-        }
-        self.captures.push(name.into());
-        Ok(())
     }
 
     /// The names of the captures, in order.

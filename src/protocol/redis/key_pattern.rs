@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use crate::protocol::pattern::{CAPTURES_MAX, InvalidPattern};
+use crate::protocol::pattern::{CAPTURES_MAX, InvalidPattern, add_capture};
 
 /// A compiled pattern.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -122,7 +122,7 @@ impl KeyPattern {
                     let (name, after) = rest[1..]
                         .split_once('}')
                         .ok_or("a `{` stands alone: `{{` is a literal brace")?;
-                    self.add_capture(name)?;
+                    add_capture(&mut self.captures, name)?;
                     at = 1;
                     rest = after;
                 }
@@ -136,23 +136,6 @@ impl KeyPattern {
         }
         let [before, after] = texts.map(|text| text.into_bytes().into_boxed_slice());
         Ok((before, at == 1, after))
-    }
-
-    fn add_capture(&mut self, name: &str) -> Result<(), String> {
-        let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-        if name.is_empty() || !name.bytes().all(word) {
-            return Err(format!(
-                "`{{{name}}}` is no name: letters, digits and `_` make one"
-            ));
-        }
-        if self.captures.iter().any(|known| **known == *name) {
-            return Err(format!("`{{{name}}}` is captured twice"));
-        }
-        if self.captures.len() == CAPTURES_MAX {
-            return Err(format!("it captures more than {CAPTURES_MAX} segments"));
-        }
-        self.captures.push(name.into());
-        Ok(())
     }
 
     /// The names of the captures, in order.

@@ -12,6 +12,7 @@
 
 pub mod accept;
 mod claims;
+mod condemned;
 pub mod doubts;
 pub mod etcd;
 pub mod fence;

@@ -1,28 +1,21 @@
 //! Ending backend sessions, and proving it: `pg_terminate_backend`, again and again, until
 //! pg_stat_activity does not list the session any more.
 //!
-//! One task per listener. Invariants:
-//! - a doubt is resolved only after the server's own answer that its session is gone;
-//! - a condemned session is tried until it is gone, however long the server is away or the process
-//!   is stopped: its locks stay closed to newer tokens for so long;
-//! - what waits is bounded by the number of connections: each is condemned at most once, or twice
-//!   where its connection is lost while it is being ended.
+//! One task per listener. Invariant: what waits is bounded by the number of connections: each is
+//! condemned at most once, or twice where its connection is lost while it is being ended.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::control::{Control, ControlError, SessionId};
 use super::sessions::{Sessions, read_row};
+use crate::proxy::condemned::{Condemned, Row, Tries};
 use crate::proxy::doubts::Doubt;
 use crate::proxy::left::Left;
 use crate::proxy::watermarks::LeftSession;
-use crate::telemetry::SESSIONS_ENDED;
 
-/// First and longest wait before a session that is still there is tried again.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
 /// Most sessions of one exchange with the server.
 const BATCH_SESSIONS_MAX: usize = 256;
 
@@ -35,17 +28,7 @@ pub struct Evictor {
 struct Shared {
     sessions: Sessions,
     left: Left,
-    waiting: Mutex<Vec<Condemned>>,
-    wanted: Notify,
-}
-
-struct Condemned {
-    session: SessionId,
-    doubts: Vec<Doubt>,
-    /// It has rows on disk.
-    recorded: bool,
-    left: Option<LeftSession>,
-    told: Option<oneshot::Sender<()>>,
+    row: Row<SessionId>,
 }
 
 impl Evictor {
@@ -59,19 +42,16 @@ impl Evictor {
                 continue;
             };
             condemned.push(Condemned {
-                session,
-                doubts: vec![],
                 recorded: true,
                 left: Some(it),
-                told: None,
+                ..Condemned::new(session)
             });
         }
         Evictor {
             shared: Arc::new(Shared {
                 sessions,
                 left,
-                waiting: Mutex::new(condemned),
-                wanted: Notify::new(),
+                row: Row::new(condemned),
             }),
         }
     }
@@ -79,62 +59,35 @@ impl Evictor {
     /// Has the session ended, and the doubts resolved once that is proven. `recorded`: it has rows
     /// on disk, which then go.
     pub fn condemn(&self, session: SessionId, doubts: Vec<Doubt>, recorded: bool) {
-        self.push(Condemned {
-            session,
+        self.shared.row.push(Condemned {
             doubts,
             recorded,
-            left: None,
-            told: None,
+            ..Condemned::new(session)
         });
     }
 
     /// Has the session ended, and tells when it is proven gone. An error of the receiver: this
     /// proxy is ending.
     pub fn end(&self, session: SessionId) -> oneshot::Receiver<()> {
-        let (told, gone) = oneshot::channel();
-        self.push(Condemned {
-            session,
-            doubts: vec![],
-            recorded: false,
-            left: None,
-            told: Some(told),
-        });
-        gone
-    }
-
-    fn push(&self, condemned: Condemned) {
-        self.shared.lock().push(condemned);
-        self.shared.wanted.notify_one();
+        self.shared.row.end(session)
     }
 
     /// Ends what is condemned, over and over. Runs until it is dropped.
     pub async fn run(self, control: Control) {
-        let mut backoff = BACKOFF.0;
-        let mut open: Vec<Condemned> = vec![];
+        let mut tries = Tries::new();
         loop {
-            open.append(&mut self.shared.lock());
-            if open.is_empty() {
-                self.shared.wanted.notified().await;
-                continue;
-            }
-            let count = open.len();
-            open = self.end_all(&control, open).await;
-            if open.is_empty() {
-                backoff = BACKOFF.0;
-                continue;
-            }
-            backoff = match open.len() < count {
-                true => BACKOFF.0,
-                false => (backoff * 2).min(BACKOFF.1),
-            };
-            // Whichever comes first, all are tried again.
-            let _ = tokio::time::timeout(backoff, self.shared.wanted.notified()).await;
+            let open = self.shared.row.next(&mut tries).await;
+            tries.note(self.end_all(&control, open).await);
         }
     }
 
     /// One try for each; returns those that are not proven gone.
-    async fn end_all(&self, control: &Control, open: Vec<Condemned>) -> Vec<Condemned> {
-        let mut systems: BTreeMap<Arc<str>, Vec<Condemned>> = BTreeMap::new();
+    async fn end_all(
+        &self,
+        control: &Control,
+        open: Vec<Condemned<SessionId>>,
+    ) -> Vec<Condemned<SessionId>> {
+        let mut systems: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
         for condemned in open {
             let system = Arc::clone(&condemned.session.system);
             systems.entry(system).or_default().push(condemned);
@@ -177,23 +130,8 @@ fn name(session: &SessionId) -> (i32, i64) {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Condemned>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The server does not list it any more.
-    fn gone(&self, condemned: Condemned) {
-        metrics::counter!(SESSIONS_ENDED).increment(1);
-        condemned.doubts.into_iter().for_each(Doubt::resolve);
-        if let Some(left) = &condemned.left {
-            self.left.ended(left);
-        }
-        if condemned.recorded {
-            self.sessions.forget(&condemned.session);
-        }
-        if let Some(told) = condemned.told {
-            // The session may have ended by itself.
-            let _ = told.send(());
-        }
+    fn gone(&self, condemned: Condemned<SessionId>) {
+        condemned.gone(&self.left, |session| self.sessions.forget(&session));
     }
 }

@@ -12,8 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 
-use super::control::{self, RunId};
-use super::flights::SessionId;
+use super::control::{self, RunId, SessionId};
 use crate::config::{RedisListenerConfig, RedisUser, Upstream};
 use crate::protocol::redis::{CommandTable, ReplyProgress, ReplyScanner, Value, encode_command};
 

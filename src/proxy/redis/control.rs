@@ -28,6 +28,15 @@ const NOBODY: u64 = 1 << 62;
 /// One life of a server process: 40 hex digits, new with every start (`INFO server`).
 pub type RunId = Arc<str>;
 
+/// A backend session as its server knows it.
+#[derive(Clone)]
+pub struct SessionId {
+    /// The life of the server.
+    pub run_id: RunId,
+    /// The client id there.
+    pub id: u64,
+}
+
 /// The connection to one backend. Cheap to clone.
 #[derive(Clone)]
 pub struct Control {

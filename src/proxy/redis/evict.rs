@@ -1,26 +1,20 @@
 //! Ending backend sessions, and proving it: `CLIENT KILL ID`, then `CLIENT LIST` until the server
 //! does not know the session any more (or another server process answers).
 //!
-//! One task per backend. Invariants:
-//! - a doubt is resolved only after the server's own answer that its session is gone;
-//! - a condemned session is tried until it is gone, however long the backend is away or busy: its
-//!   locks stay closed to newer tokens for so long;
-//! - what waits is bounded by the number of connections: each is condemned at most once.
+//! One task per backend. Invariant: what waits is bounded by the number of connections: each is
+//! condemned at most once.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
-use super::control::Control;
+use super::control::{Control, SessionId};
+use crate::proxy::condemned::{Condemned, Row, Tries};
 use crate::proxy::doubts::Doubt;
 use crate::proxy::left::Left;
 use crate::proxy::watermarks::{BackendSession, LeftSession, Watermarks, What};
-use crate::telemetry::SESSIONS_ENDED;
 
-/// First and longest wait before a session that is still there is tried again.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
 /// Most sessions of one exchange with the server.
 const BATCH_SESSIONS_MAX: usize = 256;
 
@@ -34,18 +28,7 @@ struct Shared {
     backend: String,
     watermarks: Watermarks,
     left: Left,
-    waiting: Mutex<Vec<Condemned>>,
-    wanted: Notify,
-}
-
-struct Condemned {
-    run_id: Arc<str>,
-    id: u64,
-    doubts: Vec<Doubt>,
-    /// It has rows on disk.
-    recorded: bool,
-    left: Option<LeftSession>,
-    told: Option<oneshot::Sender<()>>,
+    row: Row<SessionId>,
 }
 
 impl Evictor {
@@ -56,97 +39,67 @@ impl Evictor {
         left: Left,
         sessions: Vec<LeftSession>,
     ) -> Evictor {
-        let condemned = sessions.into_iter().map(|left| Condemned {
-            run_id: left.session.server.as_str().into(),
-            id: left.session.id,
-            doubts: vec![],
-            recorded: true,
-            left: Some(left),
-            told: None,
+        let condemned = sessions.into_iter().map(|left| {
+            let session = SessionId {
+                run_id: left.session.server.as_str().into(),
+                id: left.session.id,
+            };
+            Condemned {
+                recorded: true,
+                left: Some(left),
+                ..Condemned::new(session)
+            }
         });
         Evictor {
             shared: Arc::new(Shared {
                 backend,
                 watermarks,
                 left,
-                waiting: Mutex::new(condemned.collect()),
-                wanted: Notify::new(),
+                row: Row::new(condemned.collect()),
             }),
         }
     }
 
     /// Has the session ended, and the doubts resolved once that is proven.
-    pub fn condemn(&self, run_id: Arc<str>, id: u64, doubts: Vec<Doubt>, recorded: bool) {
-        self.push(Condemned {
-            run_id,
-            id,
+    pub fn condemn(&self, session: SessionId, doubts: Vec<Doubt>, recorded: bool) {
+        self.shared.row.push(Condemned {
             doubts,
             recorded,
-            left: None,
-            told: None,
+            ..Condemned::new(session)
         });
     }
 
-    /// The same, and tells when it is proven. An error of the receiver: this proxy is ending.
-    pub fn end(&self, run_id: Arc<str>, id: u64) -> oneshot::Receiver<()> {
-        let (told, gone) = oneshot::channel();
-        self.push(Condemned {
-            run_id,
-            id,
-            doubts: vec![],
-            recorded: false,
-            left: None,
-            told: Some(told),
-        });
-        gone
+    /// Has the session ended, and tells when it is proven gone. An error of the receiver: this
+    /// proxy is ending.
+    pub fn end(&self, session: SessionId) -> oneshot::Receiver<()> {
+        self.shared.row.end(session)
     }
 
     /// The session has ended with nothing unanswered: its rows may go.
-    pub fn forget(&self, run_id: &str, id: u64) {
-        let session = self.shared.session(run_id, id);
-        // A row that stays is proven gone by the next run.
-        let ended = What::Ended(session);
-        self.shared.watermarks.submit(ended, Box::new(|_| {}));
-    }
-
-    fn push(&self, condemned: Condemned) {
-        let mut waiting = self.shared.lock();
-        waiting.push(condemned);
-        drop(waiting);
-        self.shared.wanted.notify_one();
+    pub fn forget(&self, session: &SessionId) {
+        self.shared.forget(session);
     }
 
     /// Ends what is condemned, over and over. Runs until it is dropped.
     pub async fn run(self, control: Control) {
-        let mut backoff = BACKOFF.0;
-        let mut open: Vec<Condemned> = vec![];
+        let mut tries = Tries::new();
         loop {
-            open.append(&mut self.shared.lock());
-            if open.is_empty() {
-                self.shared.wanted.notified().await;
-                continue;
-            }
-            let count = open.len();
-            open = self.end_all(&control, open).await;
-            if open.is_empty() {
-                backoff = BACKOFF.0;
-                continue;
-            }
-            backoff = if open.len() < count {
-                BACKOFF.0
-            } else {
-                (backoff * 2).min(BACKOFF.1)
-            };
-            // Whichever comes first, all are tried again.
-            let _ = tokio::time::timeout(backoff, self.shared.wanted.notified()).await;
+            let open = self.shared.row.next(&mut tries).await;
+            tries.note(self.end_all(&control, open).await);
         }
     }
 
     /// One try for each; returns those that are not proven gone.
-    async fn end_all(&self, control: &Control, open: Vec<Condemned>) -> Vec<Condemned> {
-        let mut servers: BTreeMap<Arc<str>, Vec<Condemned>> = BTreeMap::new();
+    async fn end_all(
+        &self,
+        control: &Control,
+        open: Vec<Condemned<SessionId>>,
+    ) -> Vec<Condemned<SessionId>> {
+        let mut servers: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
         for condemned in open {
-            let server = servers.entry(Arc::clone(&condemned.run_id)).or_default();
+            let server = servers
+                .entry(Arc::clone(&condemned.session.run_id))
+                .or_default();
             server.push(condemned);
         }
         let mut still = vec![];
@@ -154,11 +107,11 @@ impl Evictor {
             while !condemned.is_empty() {
                 let rest = condemned.split_off(condemned.len().min(BATCH_SESSIONS_MAX));
                 let batch = std::mem::replace(&mut condemned, rest);
-                let ids: Vec<u64> = batch.iter().map(|it| it.id).collect();
+                let ids: Vec<u64> = batch.iter().map(|it| it.session.id).collect();
                 match control.kill_and_list(&run_id, &ids).await {
                     Ok(there) => {
                         for condemned in batch {
-                            match there.contains(&condemned.id) {
+                            match there.contains(&condemned.session.id) {
                                 true => still.push(condemned),
                                 false => self.shared.gone(condemned),
                             }
@@ -176,34 +129,19 @@ impl Evictor {
 }
 
 impl Shared {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Condemned>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn session(&self, run_id: &str, id: u64) -> BackendSession {
-        BackendSession {
-            backend: self.backend.clone(),
-            server: run_id.to_owned(),
-            id,
-        }
-    }
-
     /// The server does not know it any more.
-    fn gone(&self, condemned: Condemned) {
-        metrics::counter!(SESSIONS_ENDED).increment(1);
-        condemned.doubts.into_iter().for_each(Doubt::resolve);
-        if let Some(left) = &condemned.left {
-            self.left.ended(left);
-        }
-        if condemned.recorded {
-            let session = self.session(&condemned.run_id, condemned.id);
-            // A row that stays is proven gone by the next run.
-            self.watermarks
-                .submit(What::Ended(session), Box::new(|_| {}));
-        }
-        if let Some(told) = condemned.told {
-            // The session may have ended by itself.
-            let _ = told.send(());
-        }
+    fn gone(&self, condemned: Condemned<SessionId>) {
+        condemned.gone(&self.left, |session| self.forget(&session));
+    }
+
+    fn forget(&self, session: &SessionId) {
+        let session = BackendSession {
+            backend: self.backend.clone(),
+            server: session.run_id.to_string(),
+            id: session.id,
+        };
+        // A row that stays is proven gone by the next run.
+        let ended = What::Ended(session);
+        self.watermarks.submit(ended, Box::new(|_| {}));
     }
 }

@@ -29,8 +29,7 @@ use redis::{Cmd, Value};
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::Instant;
 
-use super::control::{Control, ControlError, RunId, ids_of_clients};
-use super::flights::SessionId;
+use super::control::{Control, ControlError, RunId, SessionId, ids_of_clients};
 use crate::lock_name::{LockName, LockPattern};
 use crate::protocol::Refusal;
 use crate::proxy::floors::NotRaised;

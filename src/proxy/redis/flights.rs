@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::control::RunId;
+use super::control::SessionId;
 use super::evict::Evictor;
 use crate::gate::{Permit, Revoked, Stage};
 use crate::lock_name::LockName;
@@ -78,15 +78,6 @@ struct Flight {
     permits: Permits,
     /// Commands under it whose reply was not seen whole.
     unanswered: u32,
-}
-
-/// A backend session as its server knows it.
-#[derive(Clone)]
-pub struct SessionId {
-    /// The life of the server.
-    pub run_id: RunId,
-    /// The client id there.
-    pub id: u64,
 }
 
 /// All that is in flight on one session.
@@ -235,8 +226,7 @@ impl Flights {
 
     /// Has the session killed. What was in flight stays so until it is answered or proven dead.
     pub fn condemn(&self) -> tokio::sync::oneshot::Receiver<()> {
-        let SessionId { run_id, id } = &self.session;
-        self.evictor.end(Arc::clone(run_id), *id)
+        self.evictor.end(self.session.clone())
     }
 
     /// Whether nothing of it can be applied any more, as far as is known here.
@@ -268,14 +258,12 @@ impl Flights {
                 }
             }
         }
-        let SessionId { run_id, id } = &self.session;
         let recorded = std::mem::take(&mut self.recorded);
         self.doubtful |= !doubts.is_empty();
         if !doubts.is_empty() {
-            let run_id = Arc::clone(run_id);
-            self.evictor.condemn(run_id, *id, doubts, recorded);
+            self.evictor.condemn(self.session.clone(), doubts, recorded);
         } else if recorded {
-            self.evictor.forget(run_id, *id);
+            self.evictor.forget(&self.session);
         }
     }
 

@@ -21,7 +21,8 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use super::RedisListening;
-use super::flights::{Flights, Load, Permits, SessionId};
+use super::control::SessionId;
+use super::flights::{Flights, Load, Permits};
 use super::settle::{RETRY_AFTER, Settled, settle_all};
 use crate::lock_name::LockName;
 use crate::protocol::{Kind, Refusal};

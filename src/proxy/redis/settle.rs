@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::RedisListening;
-use super::flights::SessionId;
+use super::control::SessionId;
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
 use crate::proxy::gates::{Claim, Entry};

@@ -10,7 +10,7 @@ use crate::protocol::Refusal;
 use crate::proxy::claims;
 use crate::proxy::gates::Claim;
 use crate::proxy::redis::RedisListening;
-use crate::proxy::redis::flights::SessionId;
+use crate::proxy::redis::control::SessionId;
 use crate::proxy::redis::settle::{Settled, settle};
 use crate::ticket::Ticket;
 use crate::token::Token;

@@ -62,15 +62,15 @@ impl<S> Condemned<S> {
 }
 
 /// What waits to be ended at one backend.
-pub(super) struct Row<S> {
+pub(super) struct Queue<S> {
     waiting: Mutex<Vec<Condemned<S>>>,
     wanted: Notify,
 }
 
-impl<S> Row<S> {
+impl<S> Queue<S> {
     /// These first.
-    pub(super) fn new(first: Vec<Condemned<S>>) -> Row<S> {
-        Row {
+    pub(super) fn new(first: Vec<Condemned<S>>) -> Queue<S> {
+        Queue {
             waiting: Mutex::new(first),
             wanted: Notify::new(),
         }

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::control::{Control, ControlError, SessionId};
 use super::sessions::{Sessions, read_row};
-use crate::proxy::condemned::{Condemned, Row, Tries};
+use crate::proxy::condemned::{Condemned, Queue, Tries};
 use crate::proxy::doubts::Doubt;
 use crate::proxy::left::Left;
 use crate::proxy::watermarks::LeftSession;
@@ -28,7 +28,7 @@ pub struct Evictor {
 struct Shared {
     sessions: Sessions,
     left: Left,
-    row: Row<SessionId>,
+    queue: Queue<SessionId>,
 }
 
 impl Evictor {
@@ -51,7 +51,7 @@ impl Evictor {
             shared: Arc::new(Shared {
                 sessions,
                 left,
-                row: Row::new(condemned),
+                queue: Queue::new(condemned),
             }),
         }
     }
@@ -59,7 +59,7 @@ impl Evictor {
     /// Has the session ended, and the doubts resolved once that is proven. `recorded`: it has rows
     /// on disk, which then go.
     pub fn condemn(&self, session: SessionId, doubts: Vec<Doubt>, recorded: bool) {
-        self.shared.row.push(Condemned {
+        self.shared.queue.push(Condemned {
             doubts,
             recorded,
             ..Condemned::new(session)
@@ -69,14 +69,14 @@ impl Evictor {
     /// Has the session ended, and tells when it is proven gone. An error of the receiver: this
     /// proxy is ending.
     pub fn end(&self, session: SessionId) -> oneshot::Receiver<()> {
-        self.shared.row.end(session)
+        self.shared.queue.end(session)
     }
 
     /// Ends what is condemned, over and over. Runs until it is dropped.
     pub async fn run(self, control: Control) {
         let mut tries = Tries::new();
         loop {
-            let open = self.shared.row.next(&mut tries).await;
+            let open = self.shared.queue.next(&mut tries).await;
             tries.note(self.end_all(&control, open).await);
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::control::{Control, SessionId};
-use crate::proxy::condemned::{Condemned, Row, Tries};
+use crate::proxy::condemned::{Condemned, Queue, Tries};
 use crate::proxy::doubts::Doubt;
 use crate::proxy::left::Left;
 use crate::proxy::watermarks::{BackendSession, LeftSession, Watermarks, What};
@@ -28,7 +28,7 @@ struct Shared {
     backend: String,
     watermarks: Watermarks,
     left: Left,
-    row: Row<SessionId>,
+    queue: Queue<SessionId>,
 }
 
 impl Evictor {
@@ -55,14 +55,14 @@ impl Evictor {
                 backend,
                 watermarks,
                 left,
-                row: Row::new(condemned.collect()),
+                queue: Queue::new(condemned.collect()),
             }),
         }
     }
 
     /// Has the session ended, and the doubts resolved once that is proven.
     pub fn condemn(&self, session: SessionId, doubts: Vec<Doubt>, recorded: bool) {
-        self.shared.row.push(Condemned {
+        self.shared.queue.push(Condemned {
             doubts,
             recorded,
             ..Condemned::new(session)
@@ -72,7 +72,7 @@ impl Evictor {
     /// Has the session ended, and tells when it is proven gone. An error of the receiver: this
     /// proxy is ending.
     pub fn end(&self, session: SessionId) -> oneshot::Receiver<()> {
-        self.shared.row.end(session)
+        self.shared.queue.end(session)
     }
 
     /// The session has ended with nothing unanswered: its rows may go.
@@ -84,7 +84,7 @@ impl Evictor {
     pub async fn run(self, control: Control) {
         let mut tries = Tries::new();
         loop {
-            let open = self.shared.row.next(&mut tries).await;
+            let open = self.shared.queue.next(&mut tries).await;
             tries.note(self.end_all(&control, open).await);
         }
     }

@@ -8,6 +8,7 @@ mod etcd;
 mod fenced;
 mod hidden;
 mod known_faults;
+mod leases;
 mod lockd;
 mod mixed;
 mod model;

@@ -218,6 +218,13 @@ async fn an_etcd_with_users_knows_the_proxy_and_its_clients() {
         client.range(read).await.unwrap().into_inner().kvs[0].value,
         "1"
     );
+    // The mark of a revocation is the proxy's to write, and the revocation the client's.
+    let granted = as_client(&["lease", "grant", "600", "-w", "json"]);
+    assert!(granted.status.success(), "{granted:?}");
+    let granted: serde_json::Value = serde_json::from_slice(&granted.stdout).unwrap();
+    let lease = format!("{:x}", granted["ID"].as_u64().unwrap());
+    let revoked = as_client(&["lease", "revoke", &lease]);
+    assert!(revoked.status.success(), "{revoked:?}");
     // Without one etcd refuses in its own words.
     let nobody = client
         .put(with(put("orders", "2"), &[&ticket]))

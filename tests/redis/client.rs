@@ -100,13 +100,16 @@ impl Client {
         self.read()
     }
 
+    /// So many bytes as they come.
+    pub fn read_bytes(&mut self, len: usize) -> String {
+        let mut got = vec![0; len];
+        self.reader.read_exact(&mut got).unwrap();
+        String::from_utf8_lossy(&got).into_owned()
+    }
+
     /// Reads bytes as they come, to the length of what is expected.
     pub fn expect_bytes(&mut self, expected: &[u8]) {
-        let mut got = vec![0; expected.len()];
-        self.reader.read_exact(&mut got).unwrap();
-        assert_eq!(
-            String::from_utf8_lossy(&got),
-            String::from_utf8_lossy(expected)
-        );
+        let got = self.read_bytes(expected.len());
+        assert_eq!(got, String::from_utf8_lossy(expected));
     }
 }

@@ -38,6 +38,10 @@
 //!   `within_a_transaction_the_proxy_answers_nothing_itself`
 //! - dragonflydb/dragonfly 4182, 5952: replies that the client reads late are lost, or time out:
 //!   `replies_that_are_read_late_are_all_there`
+//! - dragonflydb/dragonfly 6738: what is due before a blocked command waits with it, and a script
+//!   wakes nobody: `a_blocked_command_holds_back_no_reply_and_a_script_wakes_it`
+//! - dragonflydb/dragonfly 7272: a client that reads nothing of its EXEC stops all transactions:
+//!   `a_client_that_reads_nothing_of_its_exec_stops_nobody`
 //! - dragonflydb/dragonfly 7650: pipelined blocking pops lose their replies:
 //!   `every_pipelined_blocking_pop_is_answered`
 //! - dragonflydb/dragonfly 8006: HELLO 3 and CLIENT TRACKING in one write:
@@ -45,10 +49,14 @@
 //! - dragonflydb/dragonfly 935: QUIT drops replies that are due: `quit_comes_after_all_replies`
 //! - shotover/shotover-proxy 535: INFO and others are never answered:
 //!   `every_kind_of_command_is_answered`
+//! - shotover/shotover-proxy PR 1887: one command that is confirmed several times shifts replies:
+//!   `every_channel_is_confirmed_and_no_reply_shifted`
 //! - shotover/shotover-proxy 645: messages and confirmations change places:
 //!   `messages_and_confirmations_keep_their_order`
 //! - redis/redis 15640: a failed AUTH behind others is not answered:
 //!   `a_failed_auth_is_sent_alone`
+//! - redis/redis 6409: nothing is answered after CLIENT REPLY OFF to ON in one write:
+//!   `replies_come_again_after_a_write_without_any`
 //! - redis/redis 7746: what is no request leaves a connection that can be used no more:
 //!   `what_is_no_request_ends_the_connection`
 //! - redis/redis 11874: CLIENT REPLY OFF withholds messages:
@@ -62,6 +70,7 @@
 //! - redis/redis 714: UNSUBSCRIBE from nothing: `messages_and_confirmations_keep_their_order`
 
 mod handshakes;
+mod stalled;
 mod subscriptions;
 
 use std::io::{Read as _, Write as _};

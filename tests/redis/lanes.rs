@@ -374,3 +374,92 @@ fn holders_of_different_locks_do_not_share() {
         round < 300
     });
 }
+
+/// How often a login has failed at the server.
+fn failed_logins(redis: &mut Client) -> i64 {
+    let Value::BulkString(text) = redis.call(&["INFO", "errorstats"]) else {
+        panic!("INFO tells no text");
+    };
+    let text = String::from_utf8(text).unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("errorstat_WRONGPASS:count="));
+    line.map_or(0, |count| count.trim().parse().unwrap())
+}
+
+#[test]
+fn a_changed_password_leaves_each_client_its_own_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Redis::start(dir.path());
+    let mut direct = redis.client();
+    let change = |direct: &mut Client, password: &str| {
+        let command = [
+            "ACL",
+            "SETUSER",
+            "anna",
+            "on",
+            "resetpass",
+            password,
+            "~*",
+            "&*",
+            "+@all",
+        ];
+        assert_eq!(direct.call(&command), ok());
+    };
+    change(&mut direct, ">secret");
+    let proxy = Proxy::start(dir.path(), &Setup::new(redis.address));
+    let user = format!("anna;fence={}", proxy.ticket(1));
+    let clients = (0..CLIENTS).map(|_| {
+        let mut client = proxy.client();
+        assert_eq!(client.call(&["AUTH", &user, "secret"]), ok());
+        client
+    });
+    let clients: Vec<Client> = clients.collect();
+    let own: BTreeSet<String> = connections(&mut direct)
+        .into_iter()
+        .map(|it| it.0)
+        .collect();
+    let (clients, mut counted) = until_shared(&redis, clients);
+    // Those who are logged in stay so (Redis, "ACL SETUSER"); nobody logs in with the old one.
+    change(&mut direct, ">other");
+    for (id, cmd) in connections(&mut direct) {
+        if cmd == "incr" && !own.contains(&id) {
+            direct.call(&["CLIENT", "KILL", "ID", &id]);
+        }
+    }
+    let (answered, doubtful) = (AtomicI64::new(0), AtomicI64::new(0));
+    let over = AtomicBool::new(false);
+    let kept = std::sync::Mutex::new(vec![]);
+    std::thread::scope(|scope| {
+        for mut client in clients {
+            let (answered, doubtful, over, kept) = (&answered, &doubtful, &over, &kept);
+            scope.spawn(move || {
+                while !over.load(Ordering::SeqCst) {
+                    match client.call(&["INCR", "job:1:n"]) {
+                        Value::Int(_) => answered.fetch_add(1, Ordering::SeqCst),
+                        // It was handed over before the end of the shared one was seen.
+                        other => match &*code(&other) {
+                            "FENCEDOUBT" => doubtful.fetch_add(1, Ordering::SeqCst),
+                            "FENCEBUSY" => 0,
+                            word => panic!("{word}"),
+                        },
+                    };
+                }
+                kept.lock().unwrap().push(client);
+            });
+        }
+        let _end = EndOnPanic(&over);
+        // It is tried, and tried again.
+        eventually("failed logins", || failed_logins(&mut direct) >= 3);
+        let shared = |(id, cmd): &(String, String)| cmd == "incr" && !own.contains(id);
+        assert!(!connections(&mut direct).iter().any(shared));
+        over.store(true, Ordering::SeqCst);
+    });
+    counted += answered.into_inner();
+    let all = number(&mut direct, "job:1:n");
+    assert!((counted..=counted + doubtful.into_inner()).contains(&all));
+    // Once it is theirs again they share again.
+    change(&mut direct, ">secret");
+    let (_, more) = until_shared(&redis, kept.into_inner().unwrap());
+    assert_eq!(number(&mut direct, "job:1:n"), all + more);
+}

@@ -11,6 +11,8 @@ mod order;
 mod pipelines;
 #[path = "../support/process.rs"]
 mod process;
+#[path = "../support/redis_server.rs"]
+mod redis_server;
 mod relay;
 mod restart;
 mod revoked;

@@ -55,7 +55,7 @@ impl Redis {
             dir.display(),
         );
         std::fs::write(&config, text).unwrap();
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(crate::redis_server::chosen());
         command.arg(&config);
         let mut process = Process::spawn(&mut command, dir.join("redis.log"));
         process.wait_for_port(address);

@@ -5,12 +5,19 @@
 #
 #   tests/redis_suite/run.sh [UNIT...]       units as unit/type/incr; all 19 without any
 #
-# The suite is fetched as a Debian source package into target/redis-suite.
+# The suite is fetched as a Debian source package into target/redis-suite. Another server, and its
+# suite: RINGFENCE_REDIS_SUITE_SERVER names the program (.redis8/valkey-server), and
+# RINGFENCE_REDIS_SUITE_SOURCE the release and the package (trixie/valkey); each has its own folder,
+# target/redis-suite-trixie-valkey.
 set -euo pipefail
 
 here="$(cd "$(dirname "$0")" && pwd)"
 root="$(cd "$here/../.." && pwd)"
-work="${RINGFENCE_REDIS_SUITE_DIR:-$root/target/redis-suite}"
+source="${RINGFENCE_REDIS_SUITE_SOURCE:-bookworm/redis}"
+release="${source%%/*}" package="${source##*/}"
+folder="redis-suite-${source/\//-}"
+work="${RINGFENCE_REDIS_SUITE_DIR:-$root/target/${folder/%-bookworm-redis/}}"
+server="$(realpath "$(command -v "${RINGFENCE_REDIS_SUITE_SERVER:-redis-server}")")"
 ringfence="${RINGFENCE_BIN:-$root/target/debug/ringfence}"
 # A unit that hangs, as unit/protocol does now and then also direct, is ended.
 unit_seconds="${RINGFENCE_REDIS_SUITE_UNIT_SECONDS:-240}"
@@ -28,15 +35,15 @@ fetch() {
     # Where this machine's packages come from: its sources are there too.
     mirror="${RINGFENCE_DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' \
         'Codename: bookworm' 'Component: main' | sort -u | sed -n 1p)}"
-    printf 'Types: deb-src\nURIs: %s\nSuites: bookworm\nComponents: main\nSigned-By: %s\n' \
-        "$mirror" "$keyring" >apt/debian.sources
+    printf 'Types: deb-src\nURIs: %s\nSuites: %s\nComponents: main\nSigned-By: %s\n' \
+        "$mirror" "$release" "$keyring" >apt/debian.sources
     local options=(-qq -o "Dir::Etc::sourcelist=$work/apt/debian.sources"
         -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$work/apt/lists"
         -o "Dir::Cache=$work/apt/cache" -o APT::Sandbox::User=root)
     apt-get "${options[@]}" update
-    apt-get "${options[@]}" source --download-only redis
+    apt-get "${options[@]}" source --download-only --tar-only "$package"
     rm -rf suite && mkdir suite
-    tar xzf redis_*.orig.tar.gz -C suite --strip-components=1
+    tar xf "${package}"_*.orig.tar.* -C suite --strip-components=1
     cd suite
     ln -sf "$(command -v redis-cli)" "$(command -v redis-server)" src/
     # The suite knows of no tickets: each of its connections presents one before it is used.
@@ -118,7 +125,7 @@ run_unit() {
     local mode="$1" unit="$2" dir redis port lockd admin
     dir="$work/run" && rm -rf "$dir" && mkdir -p "$dir/redis"
     redis="$(free_port)"
-    redis-server --port "$redis" --save "" --dir "$dir/redis" --enable-protected-configs yes \
+    "$server" --port "$redis" --save "" --dir "$dir/redis" --enable-protected-configs yes \
         --enable-debug-command yes >"$dir/redis.log" 2>&1 &
     children+=($!)
     wait_for_port "$redis"

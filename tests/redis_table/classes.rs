@@ -1,7 +1,42 @@
-//! What every command of Redis 7.0 is taken for. A command that is added to the server, or to the
-//! overrides, is added here by hand.
+//! What every command of Redis 7.0 is taken for, and what is added to it by later servers. A
+//! command that is added to a server, or to the overrides, is added here by hand.
 
 use ringfence::protocol::redis::CommandClass;
+
+use crate::redis_server::RedisServer;
+
+/// What a server has besides [`ALL`].
+pub fn added(server: RedisServer) -> &'static [(CommandClass, &'static str)] {
+    match server {
+        RedisServer::Redis7 => &[],
+        RedisServer::Redis8 => &REDIS8,
+        RedisServer::Valkey8 => &VALKEY8,
+    }
+}
+
+const REDIS8: [(CommandClass, &str); 3] = [
+    (
+        CommandClass::Read,
+        "client|setinfo cluster|myshardid hexpiretime hpexpiretime hpttl httl vcard vdim vemb \
+         vgetattr vinfo vismember vlinks vrandmember vsim waitaof",
+    ),
+    (
+        CommandClass::Write,
+        "hexpire hexpireat hgetdel hgetex hpersist hpexpire hpexpireat hsetex vadd vrem vsetattr",
+    ),
+    (CommandClass::Connection, "client|no-touch"),
+];
+
+const VALKEY8: [(CommandClass, &str); 4] = [
+    (
+        CommandClass::Read,
+        "client|setinfo cluster|myshardid cluster|slot-stats commandlog|get commandlog|help \
+         commandlog|len script|show waitaof",
+    ),
+    (CommandClass::Whole, "commandlog commandlog|reset"),
+    (CommandClass::Connection, "client|no-touch"),
+    (CommandClass::Denied, "client|capa client|import-source"),
+];
 
 pub const ALL: [(CommandClass, &str); 7] = [
     (

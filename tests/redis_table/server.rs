@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,10 +20,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it and waits until it answers. A missing program fails the test.
+    /// The one that is asked for.
     pub fn start() -> Server {
+        Server::start_as(&crate::redis_server::chosen())
+    }
+
+    /// Starts it and waits until it answers. A missing program fails the test.
+    pub fn start_as(program: &Path) -> Server {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let child = Command::new("redis-server")
+        let child = Command::new(program)
             .args(["--port", "0", "--save", "", "--appendonly", "no"])
             .arg("--unixsocket")
             .arg(folder.path().join("socket"))
@@ -31,7 +37,7 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
-            .expect("redis-server runs: install Debian's redis-server");
+            .unwrap_or_else(|error| panic!("{program:?} does not run: {error}"));
         let server = Server { child, folder };
         let end = Instant::now() + START_MAX;
         while server.open().is_none() {

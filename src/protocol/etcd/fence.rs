@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `<prefix>floor/<lock>` | the lock's floor: 19 digits, after `u` for unsigned tokens |
 //! | `<prefix>ready` | anything: the fence keys of this etcd were not lost |
+//! | `<prefix>lease/<id>/<mark>` | anything: who revokes this lease has begun to |
 //!
 //! **A write under token t takes effect only while the floor is exactly t.** Not "at most t": a
 //! floor below t would mean that an older holder is not shut out yet, because etcd was put back to
@@ -14,7 +15,12 @@
 //! of a fixed width: as bytes they compare as the numbers do. A key without a value is closed,
 //! never zero: in etcd a comparison of the value of a missing key fails, whatever it asks for.
 //!
-//! Fence keys carry no lease: nothing but a deletion past the proxies ends them.
+//! Fence keys carry no lease: nothing but a deletion past the proxies ends them, or of a mark the
+//! one who made it.
+//!
+//! **A lease that is being revoked takes no guarded key.** No transaction can hold the end of a
+//! lease, so who revokes one marks it first; a guarded key is attached under the comparison that
+//! there is no mark. What is attached is then there before the mark, and is found by who made it.
 
 use super::key::{KeyRange, prefix_end};
 use super::wire::{self, Malformed};
@@ -132,6 +138,23 @@ impl FenceKeys {
         format!("{}ready", self.prefix).into_bytes()
     }
 
+    /// A key of one who revokes a lease. `mark`: nobody else's.
+    pub fn closing_key(&self, lease: u64, mark: &str) -> Vec<u8> {
+        format!("{}lease/{lease:016x}/{mark}", self.prefix).into_bytes()
+    }
+
+    /// The comparison that holds only while nobody revokes the lease.
+    pub(super) fn compare_lease(&self, lease: u64) -> Vec<u8> {
+        let below = self.closing_key(lease, "");
+        // `EQUAL` and the revision 0 are what is left out: no key of the range was created.
+        let mut compare = vec![];
+        wire::put_number(&mut compare, 2, TARGET_CREATE);
+        wire::put_bytes(&mut compare, 3, &below);
+        let end = prefix_end(&below).unwrap_or_default();
+        wire::put_bytes(&mut compare, RANGE_END, &end);
+        compare
+    }
+
     /// The comparison that holds only while the floor is this one.
     pub(super) fn compare(&self, fence: &Fence) -> Vec<u8> {
         // `EQUAL` is 0, as what is left out.
@@ -150,8 +173,12 @@ impl FenceKeys {
     }
 }
 
+/// `Compare.CompareTarget.CREATE`.
+const TARGET_CREATE: u64 = 1;
 /// `Compare.CompareTarget.VALUE`.
 const TARGET_VALUE: u64 = 3;
+/// `Compare.range_end`.
+const RANGE_END: u32 = 64;
 
 /// What a floor is written as.
 pub fn value(fence: &Fence) -> Vec<u8> {

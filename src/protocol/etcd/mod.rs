@@ -13,7 +13,7 @@
 //!   the lock by then: attaching it is a deletion without a token at a time that nobody chooses.
 //!   Under a rule a leased Put is therefore refused, unless `leased_writes = "pass"` says that such
 //!   keys may vanish. `LeaseRevoke` needs the locks of the keys that hang on the lease; they are
-//!   deleted under its tickets before the lease is;
+//!   deleted under its tickets before the lease is, which takes no further ones by then;
 //! - **etcd's own recipes** (the lock and election services) write keys that no fence can go with:
 //!   refused where a rule may cover these keys, passed elsewhere;
 //! - **keyless writes** (compaction, members, users, maintenance) have no lock and no transaction:
@@ -117,6 +117,8 @@ pub struct Call<'m> {
     pub locks: Vec<LockName>,
     /// A request of the KV service, which can carry fences.
     op: Option<Op<'m>>,
+    /// The leases that it attaches guarded keys to: each once.
+    leases: Vec<u64>,
     /// The lease that is revoked.
     pub revokes: Option<u64>,
 }
@@ -131,6 +133,8 @@ struct Covering {
     uncovered: bool,
     /// Some rule may be about it.
     touched: bool,
+    /// The leases of what some rule may be about.
+    leases: Vec<u64>,
 }
 
 const NAME_DOUBT: &str = "the key gives no valid lock name";
@@ -175,9 +179,14 @@ impl EtcdRules {
         }
     }
 
+    /// Whether any key can be guarded.
+    pub fn has_rules(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
     /// Whether anything can be refused.
     fn guards(&self) -> bool {
-        !self.rules.is_empty() || self.unmatched == Unmatched::Reject
+        self.has_rules() || self.unmatched == Unmatched::Reject
     }
 
     /// Classifies a request. `message`: empty where [`EtcdRules::inspects`] says no.
@@ -241,6 +250,9 @@ impl EtcdRules {
         let writes = op.writes();
         let (mut covering, mut reads) = (Covering::default(), Covering::default());
         op.each(&mut |op| self.see(op, &mut covering, &mut reads))?;
+        let mut leases = std::mem::take(&mut covering.leases);
+        leases.sort_unstable();
+        leases.dedup();
         let (kind, mut locks) = match writes {
             true => (Kind::Write, self.decide(covering)?),
             // A bare token is for the one lock of what it reads.
@@ -253,6 +265,7 @@ impl EtcdRules {
             kind,
             locks,
             op,
+            leases,
             revokes: None,
         })
     }
@@ -268,11 +281,14 @@ impl EtcdRules {
                 }
                 let mut put = Covering::default();
                 self.cover(range, &mut put);
-                if op.leased && put.touched && self.leased_writes == LeasedWrites::Refuse {
-                    return Err(Refusal::unclassified(
-                        "the end of its lease would delete this key whoever holds the lock then: \
-                         `leased_writes` decides about it",
-                    ));
+                if op.lease != 0 && put.touched {
+                    if self.leased_writes == LeasedWrites::Refuse {
+                        return Err(Refusal::unclassified(
+                            "the end of its lease would delete this key whoever holds the lock \
+                             then: `leased_writes` decides about it",
+                        ));
+                    }
+                    put.leases.push(op.lease);
                 }
                 writes.join(put);
             }
@@ -381,6 +397,7 @@ impl EtcdRules {
 impl Covering {
     fn join(&mut self, other: Covering) {
         self.locks.extend(other.locks);
+        self.leases.extend(other.leases);
         self.doubt = self.doubt.or(other.doubt);
         self.uncovered |= other.uncovered;
         self.touched |= other.touched;
@@ -393,6 +410,7 @@ impl<'m> Call<'m> {
             kind,
             locks: vec![],
             op: None,
+            leases: vec![],
             revokes: None,
         }
     }
@@ -406,8 +424,18 @@ impl<'m> Call<'m> {
         let Some(op) = &self.op else {
             return Ok(None);
         };
-        rewrite::rewrite(op, &rules.keys, fences, rules.txn_ops_max)
+        // Where nothing is fenced nothing is enforced.
+        let leases = match fences {
+            [] => &[],
+            _ => self.leases.as_slice(),
+        };
+        rewrite::rewrite(op, &rules.keys, fences, leases, rules.txn_ops_max)
             .map_err(|no_room| Refusal::invalid(no_room.to_string()))
+    }
+
+    /// Whether it attaches guarded keys to leases, which may be about to be revoked.
+    pub fn attaches(&self) -> bool {
+        !self.leases.is_empty()
     }
 
     /// Whether the fences can be part of the request.

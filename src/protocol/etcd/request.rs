@@ -57,8 +57,8 @@ pub struct Sort {
 pub struct PutOp<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// It is attached to a lease.
-    pub leased: bool,
+    /// The lease that it is attached to; 0: none.
+    pub lease: u64,
     /// The message.
     pub raw: &'a [u8],
 }
@@ -156,11 +156,7 @@ pub fn put(raw: &[u8]) -> Result<PutOp<'_>, Malformed> {
         3 => lease = value.number(),
         _ => {}
     })?;
-    Ok(PutOp {
-        key,
-        leased: lease != 0,
-        raw,
-    })
+    Ok(PutOp { key, lease, raw })
 }
 
 /// Reads a `DeleteRangeRequest`.

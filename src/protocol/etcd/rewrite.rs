@@ -6,6 +6,7 @@
 //! | Range, Put, DeleteRange under tickets | `Txn { If floors; Then it; Else read the floors }` |
 //! | Txn under tickets | the same with the whole Txn as one nested operation |
 //! | a Txn that leaves no room for that | the same with two parts of it ([`super::split`]) |
+//! | a guarded key that is put with a lease | as under tickets, if nobody revokes the lease |
 //! | a range across the fence keys | its two parts around them, in one transaction |
 //! | a range of fence keys alone | a range in which no key can be |
 //! | all else | what the client sent, byte for byte |
@@ -51,19 +52,29 @@ pub(super) const SUCCESS: u32 = 2;
 /// See [`SUCCESS`].
 pub(super) const FAILURE: u32 = 3;
 
-/// What etcd is to get; `None`: what the client sent.
+/// What etcd is to get; `None`: what the client sent. `leases`: those that guarded keys are
+/// attached to; there is a fence then.
 pub fn rewrite(
     op: &Op<'_>,
     keys: &FenceKeys,
     fences: &[Fence],
+    leases: &[u64],
     max: TxnOpsMax,
 ) -> Result<Option<Rewritten>, NoRoom> {
-    if let Op::Txn(txn) = op
-        && let Fit::InTwo(cut) = split::fit(txn, keys, fences.len(), max)?
-    {
-        return Ok(Some(Editor::new(keys, fences).in_two(txn, cut, fences)));
+    let mut rewritten = match op {
+        Op::Txn(txn) => match split::fit(txn, keys, fences.len() + leases.len(), max)? {
+            Fit::InTwo(cut) => Some(Editor::new(keys, fences).in_two(txn, cut, fences)),
+            Fit::Whole => whole(op, keys, fences),
+        },
+        _ => whole(op, keys, fences),
+    };
+    // Fields of other numbers may stand between those of one.
+    if let Some(rewritten) = &mut rewritten {
+        for lease in leases {
+            wire::put_bytes(&mut rewritten.message, COMPARE, &keys.compare_lease(*lease));
+        }
     }
-    Ok(whole(op, keys, fences))
+    Ok(rewritten)
 }
 
 /// The same for what is no larger than any server takes it.

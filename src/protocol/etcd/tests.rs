@@ -268,6 +268,52 @@ fn all(message: &[u8], number: u32) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn a_guarded_key_is_put_with_a_lease_only_while_nobody_revokes_it() {
+    let rules = EtcdRules {
+        leased_writes: LeasedWrites::Pass,
+        ..rules(Unmatched::Pass)
+    };
+    let leased = |key: &str, lease| {
+        let mut message = put(key);
+        put_number(&mut message, 3, lease);
+        message
+    };
+    let compared = |ops: &[Vec<u8>]| {
+        let message = txn(&[], ops, &[]);
+        let call = rules.classify(Method::Txn, &message).unwrap();
+        assert!(call.rewrite(&rules, &[]).unwrap().is_none());
+        let sent = call.rewrite(&rules, &[fence("orders", 7)]);
+        let compares = all(&sent.unwrap().unwrap().message, 1).split_off(1);
+        let range = |compare: &Vec<u8>| {
+            // EQUAL, CREATE, and no revision.
+            assert_eq!(
+                (number_of(compare, 1), number_of(compare, 2)),
+                (Ok(0), Ok(1))
+            );
+            assert_eq!(number_of(compare, 5), Ok(0));
+            let text = |number| String::from_utf8(bytes_of(compare, number).unwrap().to_vec());
+            (text(3).unwrap(), text(64).unwrap())
+        };
+        compares.iter().map(range).collect::<Vec<_>>()
+    };
+    let of = |lease: &str| {
+        let below = format!("_ringfence/lease/{lease}");
+        (format!("{below}/"), format!("{below}0"))
+    };
+    assert_eq!(compared(&[op(2, &leased("free", 99))]), []);
+    assert_eq!(compared(&[op(2, &put("orders"))]), []);
+    let twice = [
+        op(2, &leased("orders", 99)),
+        op(4, &txn(&[], &[], &[op(2, &leased("orders", 1 << 63))])),
+        op(2, &leased("orders", 99)),
+    ];
+    assert_eq!(
+        compared(&twice),
+        [of("0000000000000063"), of("8000000000000000")]
+    );
+}
+
+#[test]
 fn a_write_is_sent_whole_under_the_comparison_of_every_floor() {
     let rules = rules(Unmatched::Pass);
     let message = put("orders");

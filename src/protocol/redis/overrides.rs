@@ -38,6 +38,8 @@ const LIBRARY: &str = "it changes what the functions do that other holders call"
 const OWN: &str = "it only changes this connection";
 const COUNTED: &str =
     "replies are counted by it; what key space events tell of the proxy's own keys is taken out";
+const SET_MODULE: &str =
+    "flagged readonly, but the module of vector sets declares every key as written";
 const ENTRIES: &str =
     "its entries tell what the proxy itself sends: those about its keys are taken out";
 
@@ -121,6 +123,15 @@ pub(super) static DATA: &[Override] = &[
         Special::AclLog,
         "RESET erases the log; else it reads, without entries about the proxy's own keys",
     ),
+    line("vcard", Read, SET_MODULE),
+    line("vdim", Read, SET_MODULE),
+    line("vemb", Read, SET_MODULE),
+    line("vgetattr", Read, SET_MODULE),
+    line("vinfo", Read, SET_MODULE),
+    line("vismember", Read, SET_MODULE),
+    line("vlinks", Read, SET_MODULE),
+    line("vrandmember", Read, SET_MODULE),
+    line("vsim", Read, SET_MODULE),
     special("wait", Special::Wait, "flagged neither; waits for replicas"),
     special("waitaof", Special::Wait, "as wait, for the disk"),
     line("publish", Keyless, "flagged neither; a message has no key"),
@@ -291,6 +302,7 @@ pub(super) static TELLING: &[Override] = &[
     line("cluster|keyslot", Read, TELLS),
     line("cluster|myid", Read, TELLS),
     line("cluster|myshardid", Read, TELLS),
+    line("cluster|slot-stats", Read, TELLS),
     line("command", Read, TELLS),
     line("command|count", Read, TELLS),
     line("command|docs", Read, TELLS),
@@ -407,6 +419,16 @@ pub(super) static DENIED: &[Override] = &[
         Denied,
         "it lists keys past the proxy's filter",
     ),
+    line(
+        "clusterscan",
+        Denied,
+        "it lists keys past the proxy's filter",
+    ),
+    line("cluster|getslotmigrations", Denied, TOPOLOGY),
+    line("cluster|cancelslotmigrations", Denied, CLUSTER),
+    line("cluster|migrateslots", Denied, CLUSTER),
+    line("cluster|migration", Denied, CLUSTER),
+    line("cluster|syncslots", Denied, CLUSTER),
     line("cluster|addslots", Denied, CLUSTER),
     line("cluster|addslotsrange", Denied, CLUSTER),
     line("cluster|bumpepoch", Denied, CLUSTER),

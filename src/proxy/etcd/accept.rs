@@ -9,6 +9,7 @@ use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
+use super::closing::Closings;
 use super::door::Door;
 use super::upstream::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use crate::proxy::accept::{Serve, Visit, ending};
@@ -24,8 +25,11 @@ const PING_ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Serves the clients of a listener on one core.
 pub fn serving(listening: Arc<Listening>) -> Serve {
     let server = Arc::new(server(listening.config.limits.head_bytes_max));
+    let closings = Closings::new(&listening.config, super::door::fence_keys(&listening));
+    let closings = Arc::new(closings);
     Box::new(move |visit| {
-        let door = Arc::new(Door::new(Arc::clone(&listening), visit.client));
+        let (listening, closings) = (Arc::clone(&listening), Arc::clone(&closings));
+        let door = Arc::new(Door::new(listening, closings, visit.client));
         Box::pin(serve(visit, Arc::clone(&server), door))
     })
 }

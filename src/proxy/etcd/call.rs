@@ -49,7 +49,12 @@ impl Door {
                 Ok(Unwrapped::Reply(message)) => {
                     return Ok(reply::unary(unary.head, &message, unary.trailers));
                 }
-                Ok(Unwrapped::Fenced(seen)) => self.judge(claims, &seen, deadline).await?,
+                Ok(Unwrapped::Fenced(seen)) => {
+                    let amended = self.judge(claims, &seen, deadline).await?;
+                    if !amended && call.attaches() {
+                        return Err(being_revoked());
+                    }
+                }
                 Err(Malformed(reason)) => return Err(garbled(reason, call.kind)),
             }
         }
@@ -79,7 +84,9 @@ impl Door {
             };
             match answer::checked(message) {
                 Ok(None) => return Ok(()),
-                Ok(Some(seen)) => self.judge(claims, &seen, deadline).await?,
+                Ok(Some(seen)) => {
+                    self.judge(claims, &seen, deadline).await?;
+                }
                 Err(Malformed(reason)) => return Err(garbled(reason, Kind::Read)),
             }
         }
@@ -110,13 +117,15 @@ impl Door {
         self.backend.call(TXN, headers, message, wait_max).await
     }
 
-    /// etcd has compared, and did nothing. Stale, or the floor is brought to where it belongs.
+    /// etcd has compared, and did nothing. Stale, or floors are brought to where they belong;
+    /// false: all were there.
     pub(super) async fn judge(
         &self,
         claims: &[Claim],
         seen: &[Seen],
         deadline: Instant,
-    ) -> Result<(), Refusal> {
+    ) -> Result<bool, Refusal> {
+        let mut amended = false;
         let guarded = claims
             .iter()
             .filter(|it| self.rules().guards_lock(&it.lock));
@@ -137,9 +146,17 @@ impl Door {
             }
             tracing::warn!(lock = %claim.lock, token, ?seen, "etcd's floor was not the raised one");
             self.listening.gates.settle_anew(claim, deadline).await?;
+            amended = true;
         }
-        Ok(())
+        Ok(amended)
     }
+}
+
+/// A lease takes no guarded keys any more.
+fn being_revoked() -> Refusal {
+    let detail = "the lease of this key is being revoked, by this proxy or another one, or who \
+                  began to has not ended it: take another lease";
+    Refusal::busy(detail, std::time::Duration::from_secs(1))
 }
 
 /// The headers of a call of ours on behalf of a client's.

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::body::{ToClient, ToEtcd};
 use super::claims::{Admitted, missing};
+use super::closing::Closings;
 use super::frames::{FrameError, Messages, frame};
 use super::upstream::{Backend, Lost};
 use super::{Asked, claims, reply};
@@ -22,6 +23,7 @@ use crate::audit::{Excerpt, Record};
 use crate::clock;
 use crate::config::Mode;
 use crate::protocol::etcd::Call;
+use crate::protocol::etcd::fence::FenceKeys;
 use crate::protocol::etcd::method::{self, Method, Recipe};
 use crate::protocol::head::TICKET_HEADER;
 use crate::protocol::{EtcdRules, Kind, Listener, Refusal};
@@ -42,6 +44,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct Door {
     pub(super) listening: Arc<Listening>,
     pub(super) backend: Backend,
+    pub(super) closings: Arc<Closings>,
     client: SocketAddr,
     /// Of listeners with another protocol there are none here.
     no_rules: EtcdRules,
@@ -105,7 +108,7 @@ impl Heard {
 
 impl Door {
     /// A client that has just connected.
-    pub fn new(listening: Arc<Listening>, client: SocketAddr) -> Door {
+    pub fn new(listening: Arc<Listening>, closings: Arc<Closings>, client: SocketAddr) -> Door {
         let config = &listening.config;
         let backend = Backend::new(
             config.upstream.clone(),
@@ -114,6 +117,7 @@ impl Door {
         Door {
             listening,
             backend,
+            closings,
             client,
             no_rules: EtcdRules::default(),
         }
@@ -360,6 +364,14 @@ impl Door {
 
     pub(super) fn client(&self) -> SocketAddr {
         self.client
+    }
+}
+
+/// Where the fence keys of a listener are.
+pub fn fence_keys(listening: &Listening) -> FenceKeys {
+    match &listening.config.rules {
+        Listener::Etcd(rules) => rules.keys.clone(),
+        Listener::Http(_) | Listener::S3(_) => FenceKeys::default(),
     }
 }
 

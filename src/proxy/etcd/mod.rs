@@ -2,7 +2,8 @@
 //!
 //! In the order of a call: [`accept`] takes connections (HTTP/2 with prior knowledge), [`door`]
 //! reads and classifies a call, [`claims`] verifies its tickets, [`call`] asks the gate and sends
-//! the call under the comparison of its floors, [`revoke`] does so for a lease. What is not looked
+//! the call under the comparison of its floors, [`revoke`] does so for a lease, which [`closing`]
+//! keeps from taking guarded keys meanwhile. What is not looked
 //! at passes as a stream ([`body`], under tickets with a [`guard`]) over the client's own
 //! connection to etcd ([`upstream`]). [`floors`] is what the gates raise before they admit a token.
 //!
@@ -34,6 +35,7 @@ pub mod accept;
 mod body;
 mod call;
 mod claims;
+mod closing;
 mod door;
 mod floors;
 mod frames;

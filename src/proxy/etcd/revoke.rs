@@ -1,12 +1,11 @@
 //! The end of a lease deletes its keys, and no transaction can hold it. So the guarded keys among
 //! them are deleted first, each under the comparison of the floors and only while it hangs on the
-//! lease; that is repeated until none is left, and then the lease is revoked, which deletes the
-//! others.
+//! lease; that is repeated until none is left. Then the lease is closed to further ones
+//! ([`Closing`]), through whichever proxy they come; what was attached before that is looked for
+//! once more, and the lease is revoked, which deletes the others.
 //!
-//! What is left: a guarded key that is attached between the last look and the revocation is deleted
-//! without a comparison, for etcd can neither compare in a revocation nor close a lease to new
-//! keys. Who attaches it passes the rules first: unless `leased_writes = "pass"` says that such
-//! keys may vanish at any time, no proxy lets it.
+//! What is left: in a cluster, etcd tells the keys of a lease from its leader's own state, which
+//! may be behind by what it has not applied yet (etcd, issue 13915).
 
 use std::time::Duration;
 
@@ -14,7 +13,9 @@ use hyper::Response;
 use tokio::time::Instant;
 
 use super::body::ToClient;
+use super::call::with_own_headers;
 use super::claims::Admitted;
+use super::closing::Closing;
 use super::door::{Door, Heard};
 use super::reply;
 use super::upstream::own_headers;
@@ -27,11 +28,20 @@ use crate::protocol::{Kind, Refusal};
 /// otherwise, and the comparisons count.
 const KEYS_PER_TXN_MAX: usize = 64;
 /// Most times that the keys of a lease are looked for.
-const LOOKS_MAX: usize = 4;
+const LOOKS_MAX: usize = 6;
 /// What a client is told to wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Most times that a transaction is sent because etcd said that it compared and did nothing.
 const ROUNDS_MAX: usize = 4;
+
+const REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
+
+/// Whether a call that ended with this status has no effect any more that is still to come: done,
+/// INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, UNIMPLEMENTED, UNAUTHENTICATED. etcd gives some
+/// of the others to what it has given up waiting for.
+fn is_final(status: u8) -> bool {
+    matches!(status, 0 | 3 | 5 | 7 | 12 | 16)
+}
 
 impl Door {
     pub(super) async fn forward_revoke(
@@ -42,6 +52,7 @@ impl Door {
         deadline: Instant,
     ) -> Result<Response<ToClient>, Refusal> {
         let lease = call.revokes.unwrap_or_default();
+        let mut closing = None;
         for _ in 0..LOOKS_MAX {
             let keys = match self.leased_keys(&heard, lease).await? {
                 Ok(keys) => keys,
@@ -55,7 +66,13 @@ impl Door {
             self.check_floors(&heard.parts.headers, admitted, deadline)
                 .await?;
             if doomed.is_empty() {
-                return self.pass(heard, Kind::Write).await;
+                match closing.take() {
+                    Some(closing) => return self.revoke(&heard, closing).await,
+                    None if !self.rules().has_rules() => {
+                        return self.pass(heard, Kind::Write).await;
+                    }
+                    None => closing = Some(self.close(lease).await?),
+                }
             }
             for doomed in doomed.chunks(KEYS_PER_TXN_MAX) {
                 if let Some(response) = self
@@ -70,6 +87,40 @@ impl Door {
             "guarded keys keep being attached to this lease",
             RETRY_AFTER,
         ))
+    }
+
+    /// Keeps further guarded keys from the lease.
+    async fn close(&self, lease: u64) -> Result<Closing, Refusal> {
+        self.closings.close(lease).await.map_err(|reason| {
+            tracing::warn!(lease, reason, "a lease cannot be closed to guarded keys");
+            Refusal::busy("etcd does not take the mark of a revocation", RETRY_AFTER)
+        })
+    }
+
+    /// Sends the revocation.
+    async fn revoke(
+        &self,
+        heard: &Heard,
+        mut closing: Closing,
+    ) -> Result<Response<ToClient>, Refusal> {
+        let headers = with_own_headers(&heard.parts.headers);
+        let wait_max = self.listening.config.limits.upstream_response_timeout;
+        let message = heard.message();
+        closing.sending();
+        let called = self.backend.call(REVOKE, headers, &message, wait_max).await;
+        let unary = called.map_err(|lost| {
+            if lost.is_unsent() {
+                closing.ended();
+            }
+            self.lost(&lost, Kind::Write)
+        })?;
+        if unary.status().is_some_and(is_final) {
+            closing.ended();
+        }
+        Ok(match &unary.message {
+            Some(message) => reply::unary(unary.head, message, unary.trailers),
+            None => reply::failed(unary),
+        })
     }
 
     /// The keys that hang on a lease.
@@ -125,7 +176,9 @@ impl Door {
             };
             match answer::checked(message) {
                 Ok(None) => return Ok(None),
-                Ok(Some(seen)) => self.judge(claims, &seen, deadline).await?,
+                Ok(Some(seen)) => {
+                    self.judge(claims, &seen, deadline).await?;
+                }
                 Err(Malformed(_)) => {
                     return Err(Refusal::unknown("etcd's response cannot be read"));
                 }

@@ -231,6 +231,10 @@ fn move_to_schema(it: &nodes::AlterObjectSchemaStmt, sweep: &mut Sweep) -> Resul
         return Ok(everything("ALTER", "what it moves is not resolved", sweep));
     };
     sweep.uses.redefines = true;
+    if it.behavior == raw::DropBehavior::DROP_CASCADE {
+        // Of an attribute of a type: in the tables that are of it, too.
+        sweep.everything("CASCADE may reach any relation");
+    }
     sweep.target(name, Effect::Define)?;
     push_moved(Some(schema), name.relname().unwrap_or_default(), sweep);
     Ok(found("ALTER"))

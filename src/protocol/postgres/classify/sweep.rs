@@ -143,8 +143,7 @@ impl Sweep {
                     effect: Effect::Lock,
                     only: false,
                 };
-                let is_cte = read.schema.is_none() && self.uses.ctes.contains(&read.name);
-                if !is_cte && !self.uses.targets.contains(&target) {
+                if !self.uses.targets.contains(&target) {
                     self.uses.targets.push(target);
                 }
             }

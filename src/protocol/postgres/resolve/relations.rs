@@ -81,7 +81,13 @@ impl<'v> Reach<'v> {
         self.schemas.extend(uses.defines_in.iter().cloned());
         self.databases.extend(uses.databases.iter().cloned());
         for target in &uses.targets {
-            self.add_target(target);
+            let name = &target.relation;
+            let may_be_cte = name.schema.is_none() && uses.ctes.contains(&name.name);
+            // Whose rows are locked may be a common table expression's: it has none of its own.
+            let locks = target.effect == Effect::Lock;
+            if !(locks && may_be_cte && self.candidates(name).is_empty()) {
+                self.add_target(target);
+            }
         }
         for read in &uses.reads {
             let is_cte = read.schema.is_none() && uses.ctes.contains(&read.name);
@@ -289,6 +295,7 @@ impl<'v> Reach<'v> {
         let mut left = vec![(relation.oid, start)];
         // Of this effect: what another one reaches from the same relation may be less.
         let mut seen: HashMap<Oid, Step> = HashMap::new();
+            by_key: false,
         while let Some((oid, step)) = left.pop() {
             let known = seen.get(&oid).copied().unwrap_or_default();
             let step = step.with(known);
@@ -310,6 +317,9 @@ impl<'v> Reach<'v> {
                 self.everything("a rule or a trigger of its target writes elsewhere");
             }
             if relation.kind == RelationKind::View && effect != Effect::Define {
+            if step.rows && &*relation.schema == "pg_catalog" {
+                self.everything("it writes to the server's own tables");
+            }
                 let below = Step {
                     descend: true,
                     ..step
@@ -331,8 +341,8 @@ impl<'v> Reach<'v> {
             for (referencing, key) in catalog.references(oid) {
                 let acts = match effect {
                     Effect::Update => key.acts_on_update,
-                    // A cascade may delete, or set to NULL.
-                    Effect::Delete => key.acts_on_delete,
+                    // A cascade may delete, or set: what it sets another one may hand on.
+                    Effect::Delete => key.acts_on_delete || step.by_key && key.acts_on_update,
                     Effect::Truncate { cascade } => cascade,
                     Effect::Insert | Effect::Create { .. } | Effect::Define | Effect::Lock => false,
                 };
@@ -344,6 +354,7 @@ impl<'v> Reach<'v> {
                     left.push((*referencing, whole));
                 }
             }
+                        by_key: true,
         }
     }
 }
@@ -359,6 +370,8 @@ struct Step {
 
 impl Step {
     fn with(self, other: Step) -> Step {
+    /// By a foreign key's action.
+    by_key: bool,
         Step {
             descend: self.descend || other.descend,
             rows: self.rows || other.rows,
@@ -366,6 +379,7 @@ impl Step {
     }
 }
 
+            by_key: self.by_key || other.by_key,
 /// Whether a statement has values of other types than its literals.
 fn computes(statement: &Statement) -> bool {
     let uses = &statement.uses;

@@ -46,6 +46,13 @@ fn databases(node: Node<'_>, sweep: &mut Sweep) {
     let one = |name: Option<&str>| name.into_iter().map(Into::into).collect();
     sweep.uses.databases = match node {
         Node::CreatedbStmt(it) => one(it.dbname()),
+    sweep.uses.every_database = match node {
+        // They reach what is shared: the owner and the privileges of databases.
+        Node::DropOwnedStmt(_) | Node::ReassignOwnedStmt(_) => true,
+        // The library takes what it names for relations, and does not tell other names.
+        Node::GrantStmt(it) => it.objtype == OBJECT_DATABASE,
+        _ => false,
+    };
         Node::DropdbStmt(it) => one(it.dbname()),
         Node::AlterDatabaseStmt(it) => one(it.dbname()),
         Node::AlterDatabaseRefreshCollStmt(it) => one(it.dbname()),

@@ -223,6 +223,8 @@ pub struct Uses {
 pub struct RelationName {
     /// The schema, where it is written.
     pub schema: Option<Box<str>>,
+    /// It is about databases that are not told: GRANT, and whatever a role has in any.
+    pub every_database: bool,
     /// The name.
     pub name: Box<str>,
 }

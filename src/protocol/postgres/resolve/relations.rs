@@ -25,6 +25,8 @@ pub(super) struct Reach<'v> {
     pub(super) schemas: Vec<Option<Box<str>>>,
     /// Databases that it is about, whichever it runs in.
     pub(super) databases: Vec<Box<str>>,
+    /// It is about databases that are not told.
+    pub(super) every_database: bool,
     /// It may write to anything, and why.
     pub(super) everything: Option<&'static str>,
     /// It writes to temporary relations.
@@ -42,6 +44,7 @@ impl<'v> Reach<'v> {
             created: vec![],
             schemas: vec![],
             databases: vec![],
+            every_database: false,
             everything: None,
             temporary: false,
             missing: false,
@@ -80,6 +83,7 @@ impl<'v> Reach<'v> {
         }
         self.schemas.extend(uses.defines_in.iter().cloned());
         self.databases.extend(uses.databases.iter().cloned());
+        self.every_database |= uses.every_database;
         for target in &uses.targets {
             let name = &target.relation;
             let may_be_cte = name.schema.is_none() && uses.ctes.contains(&name.name);

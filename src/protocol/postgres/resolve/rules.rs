@@ -300,7 +300,7 @@ impl PostgresRules {
                 continue;
             };
             if rule.covers != Covers::Database && rule.lock.fixed().is_none() {
-                return Err("which locks it needs cannot be told");
+                return Err(UNTOLD);
             }
             locks.push(rule.lock.build(&captures).map_err(|_| NO_LOCK)?);
         }
@@ -339,6 +339,12 @@ impl PostgresRules {
 }
 
 const NO_LOCK: &str = "a name gives no valid lock name";
+        for rule in self.rules.iter().filter(|_| reach.every_database) {
+            match rule.lock.fixed() {
+                Some(lock) => locks.push(lock.clone()),
+                None => return Required::Unclassified(UNTOLD),
+            }
+        }
 const FOREIGN: &str = "what is written to a foreign table may be applied there after its session \
      is gone; `foreign_writes` says whether that passes";
 const NO_RULE: &str = "no rule covers this write";
@@ -348,6 +354,7 @@ fn covers_foreign(rule: &PostgresRule, reach: &Reach<'_>, view: &View<'_>) -> bo
     foreign.any(|oid| {
         let relation = view.catalog.relation(*oid);
         relation.is_some_and(|it| rule.on_relation(&it.schema, &it.name).is_some())
+const UNTOLD: &str = "which locks it needs cannot be told";
     })
 }
 

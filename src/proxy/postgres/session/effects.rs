@@ -189,6 +189,8 @@ impl Effects {
                     prepared.failed(&name.gid, name.used);
                 }
                 (false, Outcome::Done | Outcome::NotFound) => {
+        // A later one has taken its place where there were several.
+        let defines_nothing = self.defined.is_none();
                     prepared.ended(&name.gid, name.used);
                 }
                 // It is prepared now, or is prepared still.
@@ -208,3 +210,6 @@ impl Effects {
         self.names.clear();
     }
 }
+                (true, Outcome::Done) if defines_nothing => {
+                    prepared.note_plain(&name.gid, name.used);
+                }

@@ -282,8 +282,15 @@ impl Session {
         else {
             return Ok(vec![]);
         };
-        ending.makes_foreign |= matches!(control, TransactionControl::CommitPrepared(_));
-        match self.known_prepared(gid)? {
+        let known = self.known_prepared(gid)?;
+        // What it defines is seen from now on.
+        let prepared = &self.listener.prepared;
+        let plain = known.as_ref().is_some_and(|it| prepared.is_plain(gid, it));
+        if matches!(control, TransactionControl::CommitPrepared(_)) && !plain {
+            ending.defines = true;
+            ending.makes_foreign = true;
+        }
+        match known {
             Some(known) => {
                 ending.ends_prepared.push((gid.clone(), known.last));
                 Ok(known.locks)

@@ -307,19 +307,29 @@ impl PostgresRules {
         Ok(())
     }
 
+    /// Whether a write that reaches so far is refused for the tables of other servers that it
+    /// reaches.
+    pub(super) fn refuses_foreign(&self, reach: &Reach<'_>, view: &View<'_>) -> bool {
+        let mut rules = self.rules.iter();
+        self.foreign_writes == ForeignWrites::Refuse
+            && rules.any(|rule| {
+                rule.in_database(view.database).is_some() && covers_foreign(rule, reach, view)
+            })
+    }
+
     /// The locks of a write that reaches so far.
     pub(super) fn required(&self, reach: &Reach<'_>, view: &View<'_>) -> Required {
         if reach.temporary && reach.is_nothing_lasting() {
             return Required::Temporary;
+        }
+        if self.refuses_foreign(reach, view) {
+            return Required::Unclassified(FOREIGN);
         }
         let mut locks = vec![];
         for rule in &self.rules {
             let Some(of_database) = rule.in_database(view.database) else {
                 continue;
             };
-            if self.foreign_writes == ForeignWrites::Refuse && covers_foreign(rule, reach, view) {
-                return Required::Unclassified(FOREIGN);
-            }
             if let Err(why) = add_locks(rule, of_database, reach, view, &mut locks) {
                 return Required::Unclassified(why);
             }
@@ -327,6 +337,12 @@ impl PostgresRules {
         for database in &reach.databases {
             if let Err(why) = self.add_all(database, &mut locks) {
                 return Required::Unclassified(why);
+            }
+        }
+        for rule in self.rules.iter().filter(|_| reach.every_database) {
+            match rule.lock.fixed() {
+                Some(lock) => locks.push(lock.clone()),
+                None => return Required::Unclassified(UNTOLD),
             }
         }
         if locks.is_empty() && self.unmatched == Unmatched::Reject {
@@ -338,13 +354,8 @@ impl PostgresRules {
     }
 }
 
+const UNTOLD: &str = "which locks it needs cannot be told";
 const NO_LOCK: &str = "a name gives no valid lock name";
-        for rule in self.rules.iter().filter(|_| reach.every_database) {
-            match rule.lock.fixed() {
-                Some(lock) => locks.push(lock.clone()),
-                None => return Required::Unclassified(UNTOLD),
-            }
-        }
 const FOREIGN: &str = "what is written to a foreign table may be applied there after its session \
      is gone; `foreign_writes` says whether that passes";
 const NO_RULE: &str = "no rule covers this write";
@@ -354,7 +365,6 @@ fn covers_foreign(rule: &PostgresRule, reach: &Reach<'_>, view: &View<'_>) -> bo
     foreign.any(|oid| {
         let relation = view.catalog.relation(*oid);
         relation.is_some_and(|it| rule.on_relation(&it.schema, &it.name).is_some())
-const UNTOLD: &str = "which locks it needs cannot be told";
     })
 }
 

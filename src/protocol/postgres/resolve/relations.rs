@@ -295,11 +295,11 @@ impl<'v> Reach<'v> {
         let start = Step {
             descend: !only,
             rows: effect.changes_rows(),
+            by_key: false,
         };
         let mut left = vec![(relation.oid, start)];
         // Of this effect: what another one reaches from the same relation may be less.
         let mut seen: HashMap<Oid, Step> = HashMap::new();
-            by_key: false,
         while let Some((oid, step)) = left.pop() {
             let known = seen.get(&oid).copied().unwrap_or_default();
             let step = step.with(known);
@@ -317,13 +317,13 @@ impl<'v> Reach<'v> {
             if relation.kind == RelationKind::ForeignTable && step.rows {
                 self.foreign.push(oid);
             }
+            if step.rows && &*relation.schema == "pg_catalog" {
+                self.everything("it writes to the server's own tables");
+            }
             if relation.acts_on_write {
                 self.everything("a rule or a trigger of its target writes elsewhere");
             }
             if relation.kind == RelationKind::View && effect != Effect::Define {
-            if step.rows && &*relation.schema == "pg_catalog" {
-                self.everything("it writes to the server's own tables");
-            }
                 let below = Step {
                     descend: true,
                     ..step
@@ -354,11 +354,11 @@ impl<'v> Reach<'v> {
                     let whole = Step {
                         descend: true,
                         rows: true,
+                        by_key: true,
                     };
                     left.push((*referencing, whole));
                 }
             }
-                        by_key: true,
         }
     }
 }
@@ -370,20 +370,20 @@ struct Step {
     descend: bool,
     /// Rows of its own may be changed.
     rows: bool,
+    /// By a foreign key's action.
+    by_key: bool,
 }
 
 impl Step {
     fn with(self, other: Step) -> Step {
-    /// By a foreign key's action.
-    by_key: bool,
         Step {
             descend: self.descend || other.descend,
             rows: self.rows || other.rows,
+            by_key: self.by_key || other.by_key,
         }
     }
 }
 
-            by_key: self.by_key || other.by_key,
 /// Whether a statement has values of other types than its literals.
 fn computes(statement: &Statement) -> bool {
     let uses = &statement.uses;

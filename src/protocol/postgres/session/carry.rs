@@ -8,7 +8,7 @@ use super::{
     lexing,
 };
 use crate::protocol::postgres::classify::{Class, SessionControl, Statement};
-use crate::protocol::postgres::frame;
+use crate::protocol::postgres::frame::{self, ClosedKind};
 use crate::protocol::postgres::identifier::cut_bytes;
 use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::postgres::ticket::change::Change;
@@ -54,6 +54,9 @@ impl Session {
                 if act.changes.iter().any(Change::is_of_path) {
                     self.path_touched = Some(self.next_span);
                 }
+            }
+            if let (Step::Close(ClosedKind::Portal, name), false) = (&step, skipped) {
+                self.ahead.close_portal(name);
             }
             if let (Some(shown), false) = (step.snapshot(), skipped) {
                 self.ahead.take_snapshot(shown);

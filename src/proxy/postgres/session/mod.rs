@@ -15,6 +15,7 @@
 mod admit;
 mod effects;
 mod end;
+mod exporting;
 mod genuine;
 pub(super) mod held;
 mod hide;
@@ -23,8 +24,8 @@ mod requests;
 mod resolved;
 mod revoke;
 mod settle;
-mod weigh;
 mod unseen;
+mod weigh;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -35,6 +36,7 @@ use std::time::Duration;
 use self::admit::Admission;
 use self::effects::Effects;
 use self::end::Phase;
+use self::exporting::Exporting;
 use self::genuine::Sets;
 use self::held::Held;
 use self::resolved::Resolved;
@@ -152,6 +154,7 @@ struct Session {
     slots: Slots,
     admission: Admission,
     held: Held,
+    exporting: Exporting,
     flights: Flights,
     effects: Effects,
     revocation: Revocation,
@@ -207,6 +210,7 @@ impl Session {
             slots: Slots::default(),
             admission: Admission::default(),
             held: Held::begin(&listener.config, has_tickets),
+            exporting: Exporting::default(),
             flights,
             effects: Effects::default(),
             revocation: Revocation::default(),

@@ -5,7 +5,9 @@ use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ringfence::config::ProxyConfig;
 use ringfence::lock_name::LockName;
+use ringfence::proxy::postgres::fence_store;
 use ringfence::ticket::{SealScope, SigningKey, Ticket};
 use ringfence::token::Token;
 use rustix::process::geteuid;
@@ -173,16 +175,30 @@ fn ringfence(dir: &Path, upstream: u16) -> Vec<Contender> {
         listener("ringfence, no rule", open, None, &server),
         listener("ringfence, fenced", fenced, own.clone(), &server),
     ];
-    if BACKEND_STORE {
-        let backend = [("shared", shared, RULE)];
-        let server = serving(dir, "backend", &key, upstream, &backend);
-        all.push(listener("ringfence, backend store", shared, own, &server));
-    }
+    let backend = [("shared", shared, RULE)];
+    let server = serving(dir, "backend", &key, upstream, &backend);
+    all.push(listener("ringfence, backend store", shared, own, &server));
     all
 }
 
-/// Whether this version has it.
-const BACKEND_STORE: bool = false;
+/// Makes what the proxy keeps in the server.
+fn install(config: &Path, upstream: u16) {
+    let mut command = Command::new(programs().join("psql"));
+    command
+        .args(["-h", "127.0.0.1", "-p", &upstream.to_string()])
+        .args(["-U", "postgres", "-q", "-c"])
+        .arg(format!(
+            "GRANT CREATE ON DATABASE postgres TO {}",
+            CONTROL.0
+        ));
+    assert!(command.status().is_ok_and(|status| status.success()));
+    let config = ProxyConfig::load(config).expect("a configuration");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for listener in &config.postgres {
+        let installed = runtime.block_on(fence_store::install(listener));
+        installed.expect("an installation");
+    }
+}
 
 const RULE: &str = "[[listener.rule]]\nlock = \"bench\"\ndatabase = \"app\"\n";
 
@@ -211,6 +227,9 @@ fn serving(
         );
     }
     let config = written(dir, &format!("{store}.toml"), &text);
+    if store == "backend" {
+        install(&config, upstream);
+    }
     let program = std::env::current_exe().expect("this program's path");
     let mut command = Command::new(program);
     command.arg(serve::ARGUMENT).arg(&config);

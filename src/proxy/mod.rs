@@ -28,6 +28,7 @@ mod slots;
 pub mod spool;
 mod start;
 pub mod tickets;
+mod unread;
 pub mod upstream;
 pub mod watermarks;
 pub mod wire;

@@ -91,7 +91,7 @@ impl Tickets {
     }
 
     /// Changes with what verifies: a ticket that was verified before is to be verified again.
-    fn generation(&self) -> u64 {
+    pub fn generation(&self) -> u64 {
         self.ring.borrow().generation
     }
 

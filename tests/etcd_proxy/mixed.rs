@@ -1,5 +1,10 @@
 //! What is not etcd's gRPC, what other listeners do for etcd, and an etcd with users.
 
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
 use ringfence::etcd_proto::etcdserverpb::PutRequest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tonic::Code;
@@ -79,6 +84,44 @@ async fn nothing_but_grpc_gets_to_etcd() {
     run("--http2-prior-knowledge", grpc, address).await.unwrap();
     proxy.audited("unclassified", "v3/kv/put").await;
     assert_eq!(world.value("orders").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_before_the_end_of_the_body_resets_nothing() {
+    // curl 7.88 takes a reset with NO_ERROR beside the answer for a failure, and hides the answer.
+    let world = World::new(Version::V3_4);
+    let proxy = world.proxy("a", JOBS);
+    let stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let handshake = hyper::client::conn::http2::handshake(executor, io);
+    let (mut sender, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    let (body, frames) = tokio::sync::mpsc::channel::<Bytes>(1);
+    let frames = StreamBody::new(futures::stream::unfold(frames, |mut frames| async {
+        let data = frames.recv().await?;
+        Some((Ok::<_, Infallible>(Frame::data(data)), frames))
+    }));
+    let request = |body| {
+        let url = format!("http://{}/v3/kv/put", proxy.address);
+        hyper::Request::post(url).body(body).unwrap()
+    };
+    body.send(Bytes::from("{")).await.unwrap();
+    let sent = sender.send_request(request(BodyExt::boxed(frames)));
+    let refused = soon("a refusal", sent).await.unwrap();
+    assert_eq!(refused.status(), 403);
+    soon("its body", refused.into_body().collect())
+        .await
+        .unwrap();
+    // A reset would be here before the answers to these.
+    for _ in 0..20 {
+        let whole = BodyExt::boxed(Full::new(Bytes::new()));
+        let sent = soon("a refusal", sender.send_request(request(whole)));
+        assert_eq!(sent.await.unwrap().status(), 403);
+    }
+    body.send(Bytes::from("}"))
+        .await
+        .expect("the stream goes on");
 }
 
 #[tokio::test(flavor = "multi_thread")]

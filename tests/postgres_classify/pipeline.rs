@@ -59,6 +59,9 @@ struct Proxied {
 
 impl Proxied {
     fn carry(&mut self, sent: Message<'_>, bytes: &[u8], refused: bool) {
+        if !refused && self.session.pass(sent) {
+            return self.batch.extend_from_slice(bytes);
+        }
         let considered = match self.session.consider(sent) {
             Ok(considered) => considered,
             Err(refusal) if self.unread && refusal.detail.contains(LATE) => {

@@ -100,3 +100,37 @@ async fn two_hosts_and_tunnels_are_refused() {
     assert_eq!(answer.status(), 204);
     assert!(answer.headers().is_empty(), "{:?}", answer.headers());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_before_the_end_of_the_body_resets_nothing() {
+    // curl 7.88 takes a reset with NO_ERROR beside the answer for a failure, and hides the answer.
+    let world = World::new(&Setup::default()).await;
+    let mut sender = connect(&world).await;
+    let (body, frames) = tokio::sync::mpsc::channel::<Frame<Bytes>>(1);
+    let frames = StreamBody::new(futures::stream::unfold(frames, |mut frames| async {
+        let frame = frames.recv().await?;
+        Some((Ok(frame), frames))
+    }));
+    let request = |path: &str, frames| {
+        hyper::Request::put(format!("http://backend.example{path}"))
+            .body(frames)
+            .unwrap()
+    };
+    body.send(Frame::data(Bytes::from(vec![b'x'; 100_000])))
+        .await
+        .unwrap();
+    let sent = sender.send_request(request("/accounts/7/x", BodyExt::boxed(frames)));
+    let refused = sent.await.unwrap();
+    assert_eq!(refused.status(), 428);
+    refused.into_body().collect().await.unwrap();
+    // A reset would be here before the answers to these.
+    for _ in 0..20 {
+        let whole = BodyExt::boxed(Full::new(Bytes::new()));
+        let sent = sender.send_request(request("/accounts/7/x", whole));
+        assert_eq!(sent.await.unwrap().status(), 428);
+    }
+    body.send(Frame::data(Bytes::from("the rest")))
+        .await
+        .expect("the stream goes on");
+    world.backend.is_untouched().await;
+}

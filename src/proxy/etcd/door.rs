@@ -27,6 +27,7 @@ use crate::protocol::head::TICKET_HEADER;
 use crate::protocol::{EtcdRules, Kind, Listener, Refusal};
 use crate::proxy::gates::Claim;
 use crate::proxy::session::Listening;
+use crate::proxy::unread;
 use crate::token::Token;
 
 /// Longest message of a client that is read whole, in bytes: etcd itself takes 1.5 MiB unless
@@ -135,6 +136,7 @@ impl Door {
         if !is_grpc(&parts) {
             let refusal = Refusal::unclassified("this listener speaks gRPC alone");
             self.audit(&refusal, &asked);
+            unread::discard(body);
             // Observing too: etcd itself takes nothing else over HTTP/2.
             return reply::plain(self.listening.config.rules.refusal_reply(&refusal, b"/"));
         }

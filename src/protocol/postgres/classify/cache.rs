@@ -1,4 +1,4 @@
-//! What was found about a text, by text.
+//! What was found about a text, by text; where its values do not matter, by its shape ([`shape`]).
 //!
 //! Bounded in entries and bytes; the oldest that was not asked for since goes first (a clock). The
 //! whole text is compared, never its hash alone: a text that collides with another must not get its
@@ -7,9 +7,10 @@
 use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Classified, Lexing, classify_text};
+use super::shape::{self, Shape};
+use super::{Class, Classified, Lexing, Statement, classify_text};
 
 /// Longest text that is remembered, in bytes: longer ones are full of data and come once.
 pub const TEXT_BYTES_CACHED_MAX: usize = 8 << 10;
@@ -56,20 +57,41 @@ impl Classifier {
             Ok(text) => text,
             Err(why) => return Arc::new(Classified::unreadable(why, text.len())),
         };
-        if text.len() > TEXT_BYTES_CACHED_MAX {
+        // What looks like a shape is no SQL, and must not be taken for one.
+        if text.len() > TEXT_BYTES_CACHED_MAX || text.starts_with(shape::MARK) {
             return Arc::new(classify_text(text));
         }
-        // The high bits: the map within uses the low ones of another hash.
-        let shard = (self.hasher.hash_one(text) >> 60) as usize % SHARDS;
-        let shard = &self.shards[shard];
-        // A panic under this lock leaves a cache that is short of something at worst.
-        let lock = || shard.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(text) {
+        match shape::of(text) {
+            Shape::Of(shape) => self.find(&shape).unwrap_or_else(|| self.read(text, &shape)),
+            Shape::Same | Shape::Unclear => self.read(text, text),
+        }
+    }
+
+    /// Parses a text, unless it is known as it is. It is remembered by its shape if it can be.
+    fn read(&self, text: &str, shape: &str) -> Arc<Classified> {
+        if let Some(known) = self.find(text) {
             return known;
         }
         let classified = Arc::new(classify_text(text));
-        lock().insert(text, &classified);
+        let key = match is_its_shape(&classified) {
+            true => shape,
+            false => text,
+        };
+        self.shard(key).insert(key, &classified);
         classified
+    }
+
+    fn find(&self, key: &str) -> Option<Arc<Classified>> {
+        self.shard(key).get(key)
+    }
+
+    fn shard(&self, key: &str) -> MutexGuard<'_, Shard> {
+        // The high bits: the map within uses the low ones of another hash.
+        let at = (self.hasher.hash_one(key) >> 60) as usize % SHARDS;
+        // A panic under this lock leaves a cache that is short of something at worst.
+        self.shards[at]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many texts are remembered.
@@ -128,8 +150,25 @@ impl Shard {
     }
 }
 
+/// Whether any text of the same shape is the same: one statement that reads or changes rows, of
+/// which no value was looked at.
+pub(super) fn is_its_shape(classified: &Classified) -> bool {
+    const ROWS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "MERGE"];
+    let [statement] = classified.statements.as_slice() else {
+        return false;
+    };
+    let Statement { class, uses, .. } = &**statement;
+    let mut functions = uses.functions.iter();
+    matches!(class, Class::Read | Class::Write)
+        && ROWS.contains(&statement.operation)
+        && uses.set_configs.is_empty()
+        && functions.all(|called| called.first_text.is_none())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::{Classifier, ENTRIES_MAX, SHARDS, TEXT_BYTES_CACHED_MAX};
     use crate::protocol::postgres::classify::Lexing;
 
@@ -138,10 +177,33 @@ mod tests {
         let classifier = Classifier::new();
         let first = classifier.classify(b"SELECT 1", Lexing::CERTAIN);
         let again = classifier.classify(b"SELECT 1", Lexing::CERTAIN);
-        assert!(std::sync::Arc::ptr_eq(&first, &again));
+        assert!(Arc::ptr_eq(&first, &again));
         let long = format!("SELECT '{}'", "x".repeat(TEXT_BYTES_CACHED_MAX));
         classifier.classify(long.as_bytes(), Lexing::CERTAIN);
         assert_eq!(classifier.len(), 1);
+    }
+
+    #[test]
+    fn values_do_not_matter_where_they_do_nothing() {
+        let classifier = Classifier::new();
+        let classify = |text: &str| classifier.classify(text.as_bytes(), Lexing::CERTAIN);
+        let first = classify("UPDATE t SET a = 'x' WHERE id = 1");
+        let again = classify("UPDATE t SET a = 'it''s' WHERE id = 23");
+        assert!(Arc::ptr_eq(&first, &again));
+        assert_eq!(classifier.len(), 1);
+        for [one, other] in [
+            ["SELECT nextval('a')", "SELECT nextval('b')"],
+            [
+                "SELECT set_config('a', 'b', false)",
+                "SELECT set_config('c', 'b', false)",
+            ],
+            ["SET a = 1", "SET a = 2"],
+            ["SELECT 1", "\u{1}SELECT \u{2}"],
+            ["SELECT 1; SELECT 2", "SELECT 11; SELECT 2"],
+        ] {
+            assert_ne!(classify(one), classify(other), "{one}");
+            assert_eq!(classify(one), classify(one));
+        }
     }
 
     #[test]

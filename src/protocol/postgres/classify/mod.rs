@@ -33,6 +33,7 @@
 mod cache;
 mod definition;
 mod session;
+mod shape;
 mod statement;
 mod sweep;
 mod utility;

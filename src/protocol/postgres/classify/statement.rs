@@ -17,7 +17,8 @@ pub struct Statement {
     pub class: Class,
     /// Its name for the audit: `UPDATE`, `DROP`, `SET`.
     pub operation: &'static str,
-    /// Where it stands in its text, without the semicolon.
+    /// Where it stands in its text, without the semicolon. Of one that reads or changes rows, in
+    /// the first text of its shape that came.
     pub span: Range<usize>,
     /// What it names.
     pub uses: Uses,

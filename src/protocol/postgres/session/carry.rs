@@ -14,13 +14,52 @@ use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::postgres::ticket::change::Change;
 
 impl Session {
+    /// Whether a Bind may bind a statement that calls set_config.
+    pub fn may_set_config(&self, statement: &[u8]) -> bool {
+        if !self.sets_config {
+            return false;
+        }
+        let name = cut_bytes(statement);
+        let candidates = self.statements.candidates(name, self.open_id());
+        let mut known = candidates
+            .known
+            .iter()
+            .filter_map(|it| it.statement.as_ref());
+        known.any(|it| !it.uses.set_configs.is_empty())
+    }
+
     /// The statements that a Bind may bind: for the tickets in its values.
     pub fn bound_statements(&self, statement: &[u8]) -> Vec<Arc<Statement>> {
         let candidates = self
             .statements
             .candidates(cut_bytes(statement), self.open_id());
         let known = candidates.known.into_iter();
-        known.filter_map(|it| it.statement).collect()
+        known.filter_map(|it| it.statement.clone()).collect()
+    }
+
+    /// Has a message forwarded that runs nothing, where nothing else is to be done: as
+    /// [`Session::consider`] and [`Session::forward`] would, of which neither is needed then.
+    /// `false`: nothing was done.
+    pub fn pass(&mut self, message: Message<'_>) -> bool {
+        if self.copying || self.rolled_back || self.begins_again || self.skips {
+            return false;
+        }
+        match message {
+            Message::Sync => {
+                let span = self.span_to_fill();
+                if span.rolls_back {
+                    return false;
+                }
+                (span.ended, span.by_sync) = (true, true);
+                self.ahead.end_span(false);
+            }
+            // It was planned by its Bind.
+            Message::Describe(ClosedKind::Portal, _) => {
+                self.span_to_fill().push_extended(Step::Describe(None));
+            }
+            _ => return false,
+        }
+        true
     }
 
     /// The message is forwarded: what is to be sent before it.
@@ -99,6 +138,7 @@ impl Session {
             self.lexing.touch(self.next_span);
         }
         if let Class::Session(SessionControl::Prepare { name, statement }) = &statement.class {
+            self.note_set_config(Some(statement));
             let prepared = Prepared {
                 statement: Some(Arc::clone(statement)),
                 comment: Tickets::default(),
@@ -151,6 +191,7 @@ impl Session {
     fn take_name(&mut self, name: Name) {
         match name {
             Name::Statement(name, prepared) => {
+                self.note_set_config(prepared.statement.as_deref());
                 self.statements.await_one(&name, prepared, self.open_id());
             }
             Name::Portal(name, portal) => self.portals.await_one(&name, portal, self.open_id()),
@@ -159,6 +200,10 @@ impl Session {
                 self.statements.change(b"", used);
             }
         }
+    }
+
+    fn note_set_config(&mut self, prepared: Option<&Statement>) {
+        self.sets_config |= prepared.is_some_and(|it| !it.uses.set_configs.is_empty());
     }
 
     fn new_span(&mut self, origin: Origin) -> Span {

@@ -171,7 +171,10 @@ impl Session {
             None => vec![],
             Some(name) => {
                 let found = self.statements.candidates(name.as_bytes(), self.open_id());
-                let known = found.known.into_iter().filter_map(|it| it.statement);
+                let known = found
+                    .known
+                    .into_iter()
+                    .filter_map(|it| it.statement.clone());
                 let known = known.chain(prepared_before(&considered.runs, name));
                 // With what is not known among them, it may be anything: as if none were known.
                 match found.unknown {
@@ -315,7 +318,7 @@ impl Session {
             }
             let search_path = search_path.clone();
             bound.push(Bound {
-                prepared,
+                prepared: prepared.clone(),
                 changes,
                 search_path,
                 shown: None,
@@ -377,7 +380,7 @@ impl Session {
             considered.may_commit = true;
             return Ok(considered);
         }
-        let bound: Vec<&Bound> = found.known.iter().flatten().collect();
+        let bound: Vec<&Bound> = found.known.iter().copied().flatten().collect();
         check_acts(&bound)?;
         for (at, bound) in bound.into_iter().enumerate() {
             let Some(statement) = &bound.prepared.statement else {

@@ -81,7 +81,7 @@ impl Session {
         shown: &Shown,
     ) -> Result<(), Refusal> {
         let found = self.portals.candidates(name.as_bytes(), self.open_id());
-        let bound: Vec<&Bound> = found.known.iter().flatten().collect();
+        let bound: Vec<&Bound> = found.known.iter().copied().flatten().collect();
         let late = match bound.is_empty() {
             true => state.fetches_late(name, shown),
             false => bound.iter().any(|it| it.is_late(shown)),

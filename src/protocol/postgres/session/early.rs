@@ -166,7 +166,7 @@ impl Session {
             ClosedKind::Statement => Looks::at(known),
         };
         let (presents, shown) = self.early(looks, &Tickets::default());
-        let analyses = self.analyses(looks, found.known.iter());
+        let analyses = self.analyses(looks, found.known.iter().copied());
         Considered {
             presents,
             ..self.analysing(Step::Describe(shown), analyses)

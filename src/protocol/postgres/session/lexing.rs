@@ -8,6 +8,7 @@ use crate::protocol::postgres::classify::{
 };
 
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone, PartialEq))]
 pub(super) struct LexingState {
     standard_strings: bool,
     client_utf8: bool,

@@ -215,6 +215,7 @@ impl Considered {
 
 /// One session.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq))]
 pub struct Session {
     /// What the server has confirmed.
     certain: State,
@@ -227,6 +228,8 @@ pub struct Session {
     portals: Names<Vec<Bound>>,
     /// The server waits for CopyData.
     copying: bool,
+    /// A statement was prepared that calls set_config.
+    sets_config: bool,
     /// The client believes in a transaction that the proxy rolled back, and was not told yet.
     rolled_back: bool,
     /// The client goes on with a pipeline that the proxy has ended: the server would have skipped
@@ -258,6 +261,7 @@ impl Session {
             statements: Names::new(),
             portals: Names::new(),
             copying: false,
+            sets_config: false,
             rolled_back: false,
             skips: false,
             begins_again: false,

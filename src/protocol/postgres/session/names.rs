@@ -14,8 +14,9 @@ pub const NAMES_MAX: usize = 100_000;
 
 /// Names, certain and awaited.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq))]
 pub(super) struct Names<T> {
-    certain: HashMap<Box<[u8]>, T>,
+    certain: Certain<T>,
     /// In the order in which the server will answer.
     awaited: Vec<Awaited<T>>,
     /// The number of the next one that is awaited.
@@ -26,7 +27,66 @@ pub(super) struct Names<T> {
     distrusted: bool,
 }
 
+/// By name. The empty one is taken again and again, and needs no look-up.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq))]
+struct Certain<T> {
+    unnamed: Option<T>,
+    named: HashMap<Box<[u8]>, T>,
+}
+
+impl<T> Certain<T> {
+    fn new() -> Certain<T> {
+        Certain {
+            unnamed: None,
+            named: HashMap::new(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.named.len() + usize::from(self.unnamed.is_some())
+    }
+
+    fn get(&self, name: &[u8]) -> Option<&T> {
+        match name.is_empty() {
+            true => self.unnamed.as_ref(),
+            false => self.named.get(name),
+        }
+    }
+
+    fn get_mut(&mut self, name: &[u8]) -> Option<&mut T> {
+        match name.is_empty() {
+            true => self.unnamed.as_mut(),
+            false => self.named.get_mut(name),
+        }
+    }
+
+    fn insert(&mut self, name: Box<[u8]>, value: T) {
+        match name.is_empty() {
+            true => self.unnamed = Some(value),
+            false => {
+                self.named.insert(name, value);
+            }
+        }
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        match name.is_empty() {
+            true => self.unnamed = None,
+            false => {
+                self.named.remove(name);
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.unnamed = None;
+        self.named.clear();
+    }
+}
+
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq))]
 struct Awaited<T> {
     name: Box<[u8]>,
     value: T,
@@ -37,17 +97,17 @@ struct Awaited<T> {
 
 /// What a name may mean.
 #[derive(Debug)]
-pub(super) struct Candidates<T> {
+pub(super) struct Candidates<'n, T> {
     /// Each once, the newest first.
-    pub(super) known: Vec<T>,
+    pub(super) known: Vec<&'n T>,
     /// Something else as well.
     pub(super) unknown: bool,
 }
 
-impl<T: Clone + PartialEq> Names<T> {
+impl<T: PartialEq> Names<T> {
     pub(super) fn new() -> Names<T> {
         Names {
-            certain: HashMap::new(),
+            certain: Certain::new(),
             awaited: vec![],
             next: 0,
             unknown_before: 0,
@@ -62,7 +122,7 @@ impl<T: Clone + PartialEq> Names<T> {
 
     /// Everything that a name may mean when the server gets to it, in a message that would join the
     /// open span.
-    pub(super) fn candidates(&self, name: &[u8], open: Option<SpanId>) -> Candidates<T> {
+    pub(super) fn candidates(&self, name: &[u8], open: Option<SpanId>) -> Candidates<'_, T> {
         let mut found = Candidates {
             known: vec![],
             unknown: false,
@@ -70,15 +130,15 @@ impl<T: Clone + PartialEq> Names<T> {
         let awaited = self.awaited.iter().rev();
         for it in awaited.filter(|it| *it.name == *name) {
             found.unknown |= it.number < self.unknown_before;
-            if !found.known.contains(&it.value) {
-                found.known.push(it.value.clone());
+            if !found.known.contains(&&it.value) {
+                found.known.push(&it.value);
             }
             if it.skips.is_some() && it.skips == open {
                 return found;
             }
         }
         match self.certain.get(name) {
-            Some(value) if !found.known.contains(value) => found.known.push(value.clone()),
+            Some(value) if !found.known.contains(&value) => found.known.push(value),
             Some(_) => {}
             None => found.unknown |= self.distrusted,
         }
@@ -87,11 +147,9 @@ impl<T: Clone + PartialEq> Names<T> {
 
     /// Whether a name other than the empty one stands, or may come to stand, for such a value.
     pub(super) fn any_named(&self, is: impl Fn(&T) -> bool) -> bool {
-        let certain = self.certain.iter();
-        let awaited = self.awaited.iter().map(|it| (&it.name, &it.value));
-        certain
-            .chain(awaited)
-            .any(|(name, value)| !name.is_empty() && is(value))
+        let awaited = self.awaited.iter().filter(|it| !it.name.is_empty());
+        let awaited = awaited.map(|it| &it.value);
+        self.certain.named.values().chain(awaited).any(is)
     }
 
     /// A message of the extended protocol makes it, or SQL does (`skips` is `None`).

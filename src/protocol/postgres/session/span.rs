@@ -58,6 +58,7 @@ pub(super) enum Origin {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq))]
 pub(super) struct Span {
     pub(super) id: SpanId,
     pub(super) origin: Origin,

@@ -131,7 +131,6 @@ enum NotAtOnce {
 impl Session {
     /// Goes on with what the message at hand waits for.
     pub(super) fn poll_admission(&mut self, cx: &mut Context<'_>) -> bool {
-        self.poll_cancelled(cx);
         let admission = &mut self.admission;
         if let Some(carried) = &mut admission.cancelling {
             let Poll::Ready(_) = Pin::new(carried).poll(cx) else {
@@ -201,7 +200,7 @@ impl Session {
     }
 
     /// Stops what waits, where the client has asked for that.
-    fn poll_cancelled(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn poll_cancelled(&mut self, cx: &mut Context<'_>) {
         let Some(key) = &mut self.key else {
             return;
         };

@@ -12,7 +12,6 @@ use crate::protocol::Refusal;
 use crate::protocol::postgres::ticket::{self, Tickets};
 use crate::proxy::gates::Claim;
 use crate::proxy::postgres::Listener;
-use crate::proxy::tickets::LastTicket;
 use crate::ticket::Ticket;
 use crate::token::Token;
 
@@ -30,9 +29,10 @@ pub(super) enum Genuine {
 
 struct Set {
     texts: Tickets,
-    lasts: Vec<LastTicket>,
     claims: Arc<[Claim]>,
     tickets: Vec<Arc<Ticket>>,
+    /// Of the keys that verified all of them.
+    generation: Option<u64>,
 }
 
 /// The sets that a session has shown.
@@ -62,12 +62,11 @@ impl Sets {
             Some(at) => at,
             None => {
                 self.0.truncate(SETS_MAX - 1);
-                let lasts = texts.as_slice().iter().map(|_| LastTicket::default());
                 let set = Set {
                     texts: texts.clone(),
-                    lasts: lasts.collect(),
                     claims: [].into(),
                     tickets: vec![],
+                    generation: None,
                 };
                 self.0.insert(0, set);
                 0
@@ -93,17 +92,17 @@ impl Sets {
 
 impl Set {
     fn verify(&mut self, listener: &Listener) -> Look {
+        // Read first: if it changes meanwhile, they are looked at again.
+        let generation = listener.tickets.generation();
+        if self.generation == Some(generation) {
+            return Look::Genuine(Genuine::Signed(Arc::clone(&self.claims)));
+        }
+        self.generation = None;
         // Nothing waits here: what is not known at once is asked for in its own time.
         let deadline = Instant::now();
-        let mut changed = self.tickets.len() != self.lasts.len();
-        for (at, (text, last)) in self
-            .texts
-            .as_slice()
-            .iter()
-            .zip(&mut self.lasts)
-            .enumerate()
-        {
-            let verifying = listener.tickets.verify_again(last, text, deadline);
+        let mut changed = self.tickets.len() != self.texts.as_slice().len();
+        for (at, text) in self.texts.as_slice().iter().enumerate() {
+            let verifying = listener.tickets.verify(text, deadline);
             let ticket = match verifying.now_or_never() {
                 None => return Look::Unknown,
                 Some(Err(refusal)) => return Look::Refused(refusal),
@@ -124,6 +123,7 @@ impl Set {
                 }
             }
         }
+        self.generation = Some(generation);
         Look::Genuine(Genuine::Signed(Arc::clone(&self.claims)))
     }
 }

@@ -28,7 +28,7 @@ mod unseen;
 mod weigh;
 
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -56,6 +56,8 @@ use crate::proxy::accept::{Visit, ending};
 use crate::proxy::slots::Slots;
 
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Most polls in a row after which it is not looked whether the proxy goes down.
+const POLLS_UNLOOKED_MAX: u32 = 32;
 /// Most bytes of a client's that wait to be dealt with: one whole message, and a read.
 const UNREAD_BYTES_MAX: usize = 2 * WAITING_BYTES_MAX;
 
@@ -107,10 +109,7 @@ pub(super) async fn serve(listener: Arc<Listener>, visit: Visit) {
 
 async fn run(session: Box<Session>, shutdown: &mut tokio::sync::watch::Receiver<bool>) {
     let mut session = session;
-    let ended = tokio::select! {
-        () = std::future::poll_fn(|cx| session.poll(cx)) => true,
-        () = ending(shutdown) => false,
-    };
+    let ended = ends_first(&mut session, ending(shutdown)).await;
     if !ended {
         session.farewell();
         let rest = std::future::poll_fn(|cx| session.poll(cx));
@@ -122,6 +121,34 @@ async fn run(session: Box<Session>, shutdown: &mut tokio::sync::watch::Receiver<
     if let Ok(Ok(())) = tokio::time::timeout(end::FAREWELL_MAX, words).await {
         session.client.close().await;
     }
+}
+
+/// Serves a session until it ends, which is true, or until `down`.
+async fn ends_first(session: &mut Session, down: impl Future<Output = ()>) -> bool {
+    let mut down = pin!(down);
+    let mut unlooked = POLLS_UNLOOKED_MAX;
+    std::future::poll_fn(|cx| {
+        let polled = session.poll(cx);
+        if polled.is_ready() {
+            return Poll::Ready(true);
+        }
+        // Most wakes are for the session: what woke one that had nothing to do may be this.
+        if session.moved && unlooked < POLLS_UNLOOKED_MAX {
+            unlooked += 1;
+            return Poll::Pending;
+        }
+        unlooked = 0;
+        down.as_mut().poll(cx).map(|()| false)
+    })
+    .await
+}
+
+/// Which sides have nothing more to be received, as far as was seen in this poll: their wakers are
+/// set.
+#[derive(Default)]
+struct Silent {
+    client: bool,
+    backend: bool,
 }
 
 struct Session {
@@ -165,6 +192,8 @@ struct Session {
     client_ended: bool,
     /// The client still gets what the server answers.
     hears: bool,
+    /// The last poll has done something.
+    moved: bool,
     /// The client's key, until the session ends.
     key: Option<CancelKey>,
 }
@@ -218,22 +247,26 @@ impl Session {
             phase: Phase::Open,
             client_ended: false,
             hears: true,
+            moved: false,
             key,
             listener,
         })
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.moved = false;
+        self.poll_cancelled(cx);
+        let mut silent = Silent::default();
         loop {
-            let mut moved = self.poll_admission(cx);
+            let mut moved = self.poll_receive_backend(&mut silent, cx);
+            moved |= self.poll_receive_client(&mut silent, cx);
+            moved |= self.poll_admission(cx);
             // Before the next message: a transaction of an older token ends first.
             moved |= self.is_revoked() && self.poll_revocation(cx);
             moved |= self.settle_held();
             moved |= self.take_requests();
             moved |= self.poll_send_backend(cx);
-            moved |= self.poll_receive_backend(cx);
             moved |= self.poll_send_client(cx);
-            moved |= self.poll_receive_client(cx);
             moved |= self.poll_phase(cx);
             moved |= !moved && self.poll_revocation(cx);
             moved |= !moved && self.client_ended && self.takes_requests() && self.desert();
@@ -243,6 +276,7 @@ impl Session {
             if !moved {
                 return Poll::Pending;
             }
+            self.moved = true;
         }
     }
 
@@ -276,14 +310,17 @@ impl Session {
         }
     }
 
-    fn poll_receive_client(&mut self, cx: &mut Context<'_>) -> bool {
+    fn poll_receive_client(&mut self, silent: &mut Silent, cx: &mut Context<'_>) -> bool {
         // Also while nothing is taken: the client's end must be seen. What it sends waits here.
         let full = self.client.received.len() >= UNREAD_BYTES_MAX;
-        if full || self.client_ended || !self.phase.has_client() {
+        if full || silent.client || self.client_ended || !self.phase.has_client() {
             return false;
         }
         match self.client.poll_receive(cx) {
-            Received::Nothing => false,
+            Received::Nothing => {
+                silent.client = true;
+                false
+            }
             Received::Some => true,
             Received::Ended => {
                 // What it sent before is still dealt with.
@@ -293,13 +330,16 @@ impl Session {
         }
     }
 
-    fn poll_receive_backend(&mut self, cx: &mut Context<'_>) -> bool {
+    fn poll_receive_backend(&mut self, silent: &mut Silent, cx: &mut Context<'_>) -> bool {
         let full = self.client.is_full() && self.hears;
-        if full || !self.phase.has_backend() {
+        if full || silent.backend || !self.phase.has_backend() {
             return false;
         }
         match self.backend.poll_receive(cx) {
-            Received::Nothing => false,
+            Received::Nothing => {
+                silent.backend = true;
+                false
+            }
             Received::Some => {
                 self.take_replies();
                 true

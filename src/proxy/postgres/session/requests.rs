@@ -203,7 +203,7 @@ impl Session {
     /// The values of a Bind matter only where they may hold a ticket.
     fn take_bind(&mut self, payload: &[u8], raw: Raw<'_>) -> Result<Taken, FrameError> {
         let head = BindHead::read(payload)?;
-        if !self.sets_config(head.statement) {
+        if !self.core.may_set_config(head.statement) {
             let message = Message::BindHead(head);
             return Ok(self.take(message, Hidden::AsIs, raw));
         }
@@ -212,12 +212,6 @@ impl Session {
         };
         let hidden = self.hide_in_bind(&bind);
         Ok(self.take(Message::Bind(&bind), hidden, raw))
-    }
-
-    /// Whether a statement calls set_config.
-    fn sets_config(&self, statement: &[u8]) -> bool {
-        let statements = self.core.bound_statements(statement);
-        statements.iter().any(|it| !it.uses.set_configs.is_empty())
     }
 
     /// A message that is too long to be looked into: what it does is not known.
@@ -233,7 +227,7 @@ impl Session {
             b'B' => {
                 let head = BindHead::read(head)?;
                 let message = Message::BindHead(head);
-                if self.sets_config(head.statement) {
+                if self.core.may_set_config(head.statement) {
                     let detail = "settings are not taken out of a Bind that is too long to be \
                                   looked at";
                     return Ok(self.refuse_unread(message, Refusal::invalid(detail)));
@@ -277,6 +271,10 @@ impl Session {
             return self.cancel(message);
         }
         let hidden = match hidden {
+            Hidden::AsIs if self.core.pass(message) => {
+                self.backend.send(raw.bytes);
+                return Taken::Forwarded;
+            }
             Hidden::AsIs => None,
             Hidden::Instead(bytes) => Some(bytes),
             Hidden::Later => return Taken::Later,

@@ -4,7 +4,6 @@
 //! Until a change of the catalog is committed no catalog tells of it: what the open transaction has
 //! made is followed here, and what it may have changed counts as anything.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Session;
@@ -34,14 +33,23 @@ pub(super) const MADE_MAX: usize = 1000;
 pub(super) struct Resolved {
     /// Against this catalog, with so many temporary relations.
     against: Option<(Arc<Catalog>, usize)>,
-    /// By the addresses of statement and path, which are kept alive beside.
-    known: HashMap<(usize, usize), Kept>,
+    /// A few: looking through them takes less than hashing.
+    known: Vec<Kept>,
 }
 
 struct Kept {
+    /// The addresses of statement and path, which are kept alive beside.
+    key: (usize, usize),
     resolution: Arc<Resolution>,
     _statement: Arc<Statement>,
     _path: Option<Arc<[Box<str>]>>,
+}
+
+impl Resolved {
+    fn find(&self, key: (usize, usize)) -> Option<Arc<Resolution>> {
+        let kept = self.known.iter().find(|it| it.key == key)?;
+        Some(Arc::clone(&kept.resolution))
+    }
 }
 
 fn key(run: &Run) -> (usize, usize) {
@@ -98,8 +106,8 @@ impl Session {
         };
         let plain = !redefined && !ending.shadows;
         let alone = plain && run.executed.is_empty() && ending.made.is_empty();
-        if alone && let Some(kept) = self.resolved.known.get(&key(run)) {
-            return Ok(Arc::clone(&kept.resolution));
+        if alone && let Some(resolution) = self.resolved.find(key(run)) {
+            return Ok(resolution);
         }
         let view = View {
             catalog: &catalog,
@@ -127,11 +135,12 @@ impl Session {
                 self.resolved.known.clear();
             }
             let kept = Kept {
+                key: key(run),
                 resolution: Arc::clone(&resolution),
                 _statement: Arc::clone(&run.statement),
                 _path: run.search_path.clone(),
             };
-            self.resolved.known.insert(key(run), kept);
+            self.resolved.known.push(kept);
         }
         Ok(resolution)
     }
@@ -217,9 +226,12 @@ pub(super) fn defines(statement: &Statement) -> bool {
     if !targets.is_empty() && targets.iter().all(|target| target.effect == TEMPORARY) {
         return false;
     }
-    let named = ["CREATE", "ALTER", "DROP", "IMPORT", "DDL", "DO"];
-    let word = statement.operation.split(' ').next().unwrap_or_default();
-    named.contains(&word)
+    const NAMED: [&str; 6] = ["CREATE", "ALTER", "DROP", "IMPORT", "DDL", "DO"];
+    let word = |word: &str| {
+        let rest = statement.operation.strip_prefix(word);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    NAMED.into_iter().any(word)
         || targets.iter().any(|target| target.effect == LASTING)
         || matches!(statement.class, Class::Unknown(_))
 }

@@ -1,6 +1,9 @@
 //! Random conversations.
 
-use super::{BackendMessage, ClosedKind, Driven, E, I, Lexing, Message, Session, T, classify};
+use super::{
+    BackendMessage, ClosedKind, Driven, E, I, Lexing, Message, Session, T, Tickets, classify,
+};
+use crate::protocol::postgres::session::Forward;
 use proptest::prelude::{Strategy, prop, prop_oneof, proptest};
 
 fn step() -> impl Strategy<Value = u8> {
@@ -26,6 +29,7 @@ proptest! {
                 5 => Message::Execute(b""),
                 6 => Message::Sync,
                 7 => Message::CopyEnd,
+                20 => Message::Describe(ClosedKind::Portal, b""),
                 8 => Message::Close(ClosedKind::Statement, b""),
                 9 => {
                     let classified = classify(b"ROLLBACK", Lexing::CERTAIN);
@@ -63,6 +67,16 @@ proptest! {
 }
 
 fn forward_or_refuse(session: &mut Session, message: Message<'_>) {
+    let mut short = session.clone();
+    if short.pass(message) {
+        let considered = session.consider(message).unwrap();
+        assert!(considered.runs.is_empty() && considered.analyses.is_empty());
+        assert!(considered.presents.iter().all(Tickets::is_empty));
+        assert_eq!(session.forward(considered), Forward::default());
+        assert_eq!(*session, short);
+        return;
+    }
+    assert_eq!(*session, short);
     match session.consider(message) {
         Ok(considered) if considered.rolled_back && !considered.only_rolls_back() => {
             session.refuse(&considered, vec![]);

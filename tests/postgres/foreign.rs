@@ -84,3 +84,109 @@ fn it_passes_where_the_listener_says_so_or_no_rule_covers_it() {
         assert_eq!(holder.query("SELECT count(*) FROM plain").value(), "1");
     }
 }
+
+/// What a transaction has made no catalog tells, and what it has moved some other name means.
+#[test]
+fn it_is_refused_within_the_transaction_that_has_made_or_moved_the_table() {
+    let world = world("", DATABASE);
+    let mut holder = world.proxy.holder(1);
+    let part = FAR.replace("(id int, note text)", "PARTITION OF parts DEFAULT");
+    let child = FAR.replace("(id int, note text)", "() INHERITS (near)");
+    let there = FAR.replace("TABLE far", "TABLE there");
+    for sql in [
+        "CREATE TABLE parts (id int, note text) PARTITION BY LIST (id)",
+        "CREATE TABLE near (id int, note text)",
+        &there,
+        "CREATE VIEW seen AS SELECT * FROM there",
+        "CREATE FUNCTION makes() RETURNS int LANGUAGE plpgsql AS \
+         $$ BEGIN CREATE FOREIGN TABLE far (id int, note text) SERVER far \
+         OPTIONS (schema_name 'public', table_name 'plain'); RETURN 1; END $$",
+        "SELECT * FROM plain",
+    ] {
+        holder.query(sql).ok();
+    }
+    let import = "IMPORT FOREIGN SCHEMA public LIMIT TO (plain) FROM SERVER far INTO apart";
+    for (makes, write) in [
+        (&[FAR][..], INSERT),
+        (&[&format!("DO $$ BEGIN {FAR}; END $$")], INSERT),
+        (&["SELECT makes()"], INSERT),
+        (
+            &["CREATE SCHEMA apart", import],
+            "INSERT INTO apart.plain VALUES (1, 'x')",
+        ),
+        (&[&part], "INSERT INTO parts VALUES (1, 'x')"),
+        (
+            &[FAR, "ALTER TABLE parts ATTACH PARTITION far DEFAULT"],
+            "INSERT INTO parts VALUES (1, 'x')",
+        ),
+        (
+            &["ALTER TABLE parts ATTACH PARTITION there DEFAULT"],
+            "INSERT INTO parts VALUES (1, 'x')",
+        ),
+        (&[&child], "UPDATE near SET note = 'y'"),
+        (
+            &["ALTER FOREIGN TABLE there INHERIT near"],
+            "UPDATE near SET note = 'y'",
+        ),
+        (
+            &[
+                "ALTER TABLE near RENAME TO nearer",
+                "ALTER FOREIGN TABLE there RENAME TO near",
+            ],
+            "INSERT INTO near VALUES (1, 'x')",
+        ),
+        (
+            &["CREATE VIEW v AS SELECT * FROM there"],
+            "INSERT INTO v VALUES (1, 'x')",
+        ),
+        // Behind any definition, of what is in the catalog.
+        (
+            &["CREATE VIEW v AS SELECT 1"],
+            "INSERT INTO there VALUES (1, 'x')",
+        ),
+        (
+            &["CREATE VIEW v AS SELECT 1"],
+            "INSERT INTO seen VALUES (1, 'x')",
+        ),
+    ] {
+        for apart in [true, false] {
+            let told = match apart {
+                true => {
+                    holder.query("BEGIN").ok();
+                    for sql in makes {
+                        holder.query(sql).ok();
+                    }
+                    holder.query(write)
+                }
+                false => holder.query(&format!("BEGIN; {}; {write}", makes.join("; "))),
+            };
+            assert_eq!(told.code(), "RF005", "{makes:?} {write} {apart}: {told:?}");
+            holder.query("ROLLBACK");
+        }
+    }
+    assert_eq!(holder.query("SELECT count(*) FROM plain").value(), "0");
+}
+
+#[test]
+fn the_rest_of_a_transaction_goes_on_where_no_name_can_mean_such_a_table() {
+    let world = world("", DATABASE);
+    let mut holder = world.proxy.holder(1);
+    world.direct().query(FAR).ok();
+    for sql in [
+        "CREATE FUNCTION acts() RETURNS int LANGUAGE plpgsql AS $$ BEGIN RETURN 1; END $$",
+        "BEGIN",
+        "SELECT acts()",
+        "INSERT INTO plain VALUES (1, 'x')",
+        "ALTER TABLE orders ADD COLUMN more int",
+        "UPDATE orders SET more = 1",
+        "CREATE TABLE own (id int)",
+        "INSERT INTO own VALUES (1)",
+        "ALTER TABLE own ADD CHECK (id > 0)",
+        "CREATE VIEW v AS SELECT * FROM plain",
+        "UPDATE plain SET note = 'y'",
+        "COMMIT",
+    ] {
+        holder.query(sql).ok();
+    }
+    assert_eq!(holder.query("SELECT note FROM plain").value(), "y");
+}

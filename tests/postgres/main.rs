@@ -3,6 +3,7 @@
 //! every step.
 
 mod client;
+mod cursors;
 mod drivers;
 mod escapes;
 mod fenced;

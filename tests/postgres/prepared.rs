@@ -94,3 +94,34 @@ fn a_name_stays_where_something_behind_its_prepare_fails() {
     let told = holder.query("COMMIT PREPARED 'g'");
     assert_eq!(told.refused("RF002").json()["lock"], "orders");
 }
+
+#[test]
+fn what_is_prepared_may_change_what_names_do() {
+    let world = World::with(|setup| setup.with_rules(TWO));
+    let mut holder = Client::connect_with(
+        world.proxy.address(),
+        &[(
+            "ringfence.token",
+            &[
+                sign(&world.proxy.key, "orders", 1),
+                sign(&world.proxy.key, "plain", 1),
+            ]
+            .join(","),
+        )],
+    );
+    world.direct().query("CREATE TABLE free (id int)").ok();
+    let mut other = world.proxy.client();
+    other.query("INSERT INTO free VALUES (1)").ok();
+    holder
+        .query(
+            "BEGIN; CREATE RULE r AS ON INSERT TO free DO ALSO \
+             UPDATE orders SET note = 'written'; PREPARE TRANSACTION 'g'",
+        )
+        .ok();
+    // Loaded again, before it is committed.
+    world.direct().query("CREATE TABLE newer (id int)").ok();
+    other.query("SELECT * FROM newer").ok();
+    holder.query("COMMIT PREPARED 'g'").ok();
+    other.query("INSERT INTO free VALUES (1)").refused("RF002");
+    assert_eq!(world.order(), "first");
+}

@@ -160,3 +160,65 @@ fn a_session_that_is_held_read_only_is_let_go_before_an_early_snapshot_only() {
     client.query(READ).ok();
     client.query("ROLLBACK").ok();
 }
+
+/// `pg_dump -j`: one session exports, the others read by its snapshot.
+#[test]
+fn a_snapshot_that_was_taken_under_the_same_ticket_is_imported() {
+    const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ";
+    const EXPORT: &str = "SELECT pg_catalog.pg_export_snapshot()";
+    let world = World::new();
+    let mut exports = world.proxy.holder(1);
+    let mut imports = world.proxy.holder(1);
+    exports.query(BEGIN).ok();
+    let name = exports.query(EXPORT).value();
+    let import = format!("SET TRANSACTION SNAPSHOT '{name}'");
+    world.direct().query(WRITE).ok();
+    for _ in 0..2 {
+        imports.query(BEGIN).ok();
+        imports.query(&import).ok();
+        assert_eq!(imports.query(READ).value(), "first");
+        imports.query("COMMIT").ok();
+    }
+    imports.query(BEGIN).ok();
+    imports.run(&import, &[]).ok();
+    imports.query("COMMIT").ok();
+    // It may be older than the seal of a newer one.
+    let mut newer = world.proxy.holder(2);
+    newer.query(BEGIN).ok();
+    newer.query(&import).refused("RF003");
+    newer.query("ROLLBACK").ok();
+    // The exporter's has ended by that.
+    let mut again = world.proxy.holder(2);
+    again.query(BEGIN).ok();
+    again.query(&import).refused("RF003");
+}
+
+#[test]
+fn a_snapshot_of_elsewhere_is_not_imported_whatever_a_row_says() {
+    let world = World::new();
+    let mut past = world.direct();
+    past.query("BEGIN ISOLATION LEVEL REPEATABLE READ").ok();
+    let name = past.query("SELECT pg_export_snapshot()").value();
+    world
+        .direct()
+        .query(&format!(
+            "CREATE FUNCTION pg_export_snapshot() RETURNS text IMMUTABLE LANGUAGE sql AS \
+             $$ SELECT '{name}' $$"
+        ))
+        .ok();
+    let mut client = world.proxy.holder(1);
+    for sql in [
+        "SELECT public.pg_export_snapshot()".to_owned(),
+        format!("SELECT '{name}', pg_catalog.pg_export_snapshot()"),
+        format!("SELECT '{name}' UNION ALL SELECT pg_catalog.pg_export_snapshot()"),
+        format!("SELECT '{name}' || left(pg_catalog.pg_export_snapshot(), 0)"),
+    ] {
+        client.query("BEGIN ISOLATION LEVEL REPEATABLE READ").ok();
+        assert_eq!(client.query(&sql).rows[0][0], name);
+        let mut other = world.proxy.holder(1);
+        other.query("BEGIN ISOLATION LEVEL REPEATABLE READ").ok();
+        let import = format!("SET TRANSACTION SNAPSHOT '{name}'");
+        other.query(&import).refused("RF003");
+        client.query("ROLLBACK").ok();
+    }
+}

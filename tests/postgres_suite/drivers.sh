@@ -122,6 +122,8 @@ run_python() {
     local name="$1" port="$2" result="$3" ticket="$4" tests=("${only[@]}")
     shift 4
     : >"$result.all"
+    # One that was ended early would be taken for one that crashed.
+    rm -rf "$run/cache"
     (
         cd "$work/$name/source"
         [ "${#tests[@]}" != 0 ] || tests=(test*)

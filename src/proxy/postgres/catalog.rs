@@ -243,7 +243,7 @@ impl Database {
         }
         let (at, asked) = (Instant::now(), self.foreign.ask());
         let catalog = Arc::new(self.load().await?);
-        self.foreign.told(asked, catalog.has_foreign_tables());
+        self.foreign.told(asked, catalog.foreign_tables());
         self.loaded.store(Some(Arc::new(Loaded {
             catalog: Arc::clone(&catalog),
             at,

@@ -29,6 +29,7 @@ mod relay;
 mod report;
 mod session;
 pub mod sessions;
+pub mod snapshots;
 pub mod start;
 pub mod wire;
 
@@ -71,6 +72,8 @@ pub struct Listener {
     pub sessions: sessions::Sessions,
     /// Ends them.
     pub evictor: evict::Evictor,
+    /// The snapshots that sessions export.
+    pub snapshots: snapshots::Snapshots,
     /// The prepared transactions.
     pub prepared: prepared::Prepared,
     /// The watermarks in the server itself, where several proxies share it.

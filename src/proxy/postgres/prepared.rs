@@ -60,6 +60,8 @@ struct Shared {
     /// Where all proxies keep them.
     server: Option<FenceStore>,
     known: Mutex<Names>,
+    /// Uses of this run that define nothing: their end leaves what names mean as it is.
+    plain: Mutex<HashMap<Box<str>, Use>>,
 }
 
 #[derive(Default)]
@@ -93,6 +95,7 @@ impl Prepared {
                 watermarks,
                 server,
                 known: Mutex::new(names),
+                plain: Mutex::default(),
             }),
         }
     }
@@ -206,9 +209,23 @@ impl Prepared {
         Ok(Some(Known::new(locks.collect(), last)))
     }
 
+    /// What this use has prepared defines nothing.
+    pub fn note_plain(&self, gid: &str, this: Use) {
+        let mut plain = self.shared.plain();
+        if plain.len() < PREPARED_MAX || plain.contains_key(gid) {
+            plain.insert(gid.into(), this);
+        }
+    }
+
+    /// Whether what is prepared under a name is known to define nothing.
+    pub fn is_plain(&self, gid: &str, known: &Known) -> bool {
+        self.shared.plain().get(gid) == Some(&known.last)
+    }
+
     /// COMMIT PREPARED or ROLLBACK PREPARED has succeeded, or has found nothing, which was
     /// forwarded when `last` was the last use of the name.
     pub fn ended(&self, gid: &str, last: Use) {
+        self.shared.plain().remove(gid);
         self.remove(gid, |number| number <= last.disk);
         if let (Some(server), 1..) = (&self.shared.server, last.server) {
             server.forget_prepared(gid, 1, last.server);
@@ -271,6 +288,10 @@ impl Known {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Names> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn plain(&self) -> MutexGuard<'_, HashMap<Box<str>, Use>> {
+        self.plain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,6 +15,7 @@ use super::evict::Evictor;
 use super::fence_store::FenceStore;
 use super::prepared::Prepared;
 use super::sessions::Sessions;
+use super::snapshots::Snapshots;
 use super::{Listener, session};
 use crate::config::{Mode, PostgresListenerConfig, WatermarkStore};
 use crate::protocol::postgres::classify::Classifier;
@@ -177,6 +178,7 @@ pub fn open(
     let room = Arc::new(Semaphore::new(config.limits.connections_max));
     let name = config.name.clone();
     let listener = Arc::new(Listener {
+        snapshots: Snapshots::default(),
         catalogs: Catalogs::new(
             control.clone(),
             config.rules.reading_functions(),

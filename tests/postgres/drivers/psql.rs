@@ -114,6 +114,12 @@ fn pg_dump_and_pg_restore_work() {
     let direct = dump(world.server.address);
     assert!(direct.contains("set_config('search_path'"), "{direct}");
     assert_eq!(direct, dump(world.proxy.address()));
+    // In parallel: the snapshot of one session is imported by others.
+    let folder = world.path().join("dump");
+    let mut parallel = program("pg_dump", world.proxy.address());
+    parallel.args(["--format=directory", "--jobs=2", "--file"]);
+    run(parallel.arg(&folder).env("PGOPTIONS", &ticket));
+    assert!(folder.join("toc.dat").exists());
     let file = world.path().join("dump.sql");
     let dropping = run(program("pg_dump", world.proxy.address()).args(["--clean"]));
     std::fs::write(&file, dropping).unwrap();

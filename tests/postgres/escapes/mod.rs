@@ -3,6 +3,7 @@
 //! and the client is told.
 
 mod texts;
+mod unasked;
 
 use crate::client::Client;
 use crate::client::send::{bind, execute, function_call, parse, query, sync};

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use super::Three;
 use crate::client::send::{flush, query, run, sync, terminate};
 use crate::client::{Client, cancel};
@@ -48,6 +50,38 @@ fn a_late_cancel_request_does_not_hit_the_next_statement() {
         let answer = client.query("SELECT count(*) FROM generate_series(1, 10000)");
         assert_eq!(answer.value(), "10000", "round {round}");
     }
+}
+
+/// pgbouncer 245: a request that was held up reached the server when its session had long been busy
+/// with something else. Who cancels is not told that it is done before the server has taken it.
+#[test]
+fn a_cancel_request_that_is_held_up_is_not_done_before_it_is_carried() {
+    let world = World::new();
+    let mut client = world.proxy.holder(1);
+    let postmaster = parent(client.backend_pid());
+    client.send(&query("SELECT pg_sleep(0.3)"));
+    let mut admin = world.admin();
+    eventually("the statement", || running(&mut admin) == "1");
+    world.server.signal(postmaster, Signal::STOP);
+    let (address, key) = (world.proxy.address(), client.key.clone());
+    let cancels = std::thread::spawn(move || cancel(address, &key));
+    client.answer().ok();
+    let done = cancels.is_finished();
+    world.server.signal(postmaster, Signal::CONT);
+    cancels.join().unwrap();
+    assert!(!done, "what comes next could be hit");
+    for _ in 0..20 {
+        client
+            .query("SELECT count(*) FROM generate_series(1, 10000)")
+            .ok();
+    }
+}
+
+fn parent(pid: i32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // Behind the name, which may have anything in it: the state, and the parent.
+    let rest = stat.rsplit_once(')').unwrap().1;
+    rest.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 #[test]

@@ -101,6 +101,61 @@ fn one_batch_tells_one_error() {
     });
 }
 
+/// yandex/odyssey 476: BEGIN was answered by the tag of the INSERT, since the unnamed statement of
+/// another Parse was bound.
+#[test]
+fn each_statement_of_a_block_is_answered_by_its_own_tag() {
+    Three::new().hear_the_same(|client| {
+        let insert = "INSERT INTO plain VALUES ($1::int, 'x')";
+        batch(client, &[parse("s", insert), describe(b'S', "s")]);
+        let run_named = [bind("", "s", &["1"]), execute("", 0)].concat();
+        for end in ["COMMIT", "ROLLBACK"] {
+            batch(client, &[run("BEGIN", &[]), run_named.clone()]);
+            batch(client, &[bind("", "s", &["2"]), execute("", 0)]);
+            batch(client, &[run(end, &[])]);
+        }
+        batch(
+            client,
+            &[parse("", "BEGIN"), bind("", "", &[]), execute("", 1)],
+        );
+        batch(client, &[run_named.clone(), run("ROLLBACK", &[])]);
+        batch(client, &[run("DELETE FROM plain", &[]), close(b'S', "s")]);
+    });
+}
+
+/// pgdog PR 876: a PREPARE that fails in front of its EXECUTE left the EXECUTE's error for whoever
+/// came next.
+#[test]
+fn a_prepare_that_fails_leaves_no_answer_for_the_next_statement() {
+    Three::new().hear_the_same(|client| {
+        client.query("PREPARE a AS SELEC 1");
+        client.query("EXECUTE a");
+        client.query("PREPARE a AS SELECT 1 FROM nowhere; EXECUTE a");
+        // Both on their way at once.
+        let both = [
+            query("PREPARE a AS SELECT 1 FROM nowhere"),
+            query("EXECUTE a"),
+        ];
+        client.send(&both.concat());
+        client.answer();
+        client.answer();
+        batch(
+            client,
+            &[
+                run("PREPARE a AS SELECT 1 FROM nowhere", &[]),
+                run("EXECUTE a", &[]),
+            ],
+        );
+        batch(client, &[run("EXECUTE a", &[])]);
+        client.query("BEGIN");
+        client.query("PREPARE a AS SELECT 1 FROM nowhere; EXECUTE a");
+        client.query("EXECUTE a");
+        client.query("ROLLBACK");
+        client.query("PREPARE a AS SELECT 1; EXECUTE a; DEALLOCATE a");
+        client.query("SELECT 'end'");
+    });
+}
+
 #[test]
 fn an_error_in_any_place_leaves_what_follows_in_step() {
     Three::new().hear_the_same(|client| {

@@ -7,6 +7,8 @@ use super::statement::{Effect, RelationName, Target};
 use super::sweep::{Sweep, TooMany, is_temporary, qualified};
 use super::utility::{Found, everything, found, nested, on, on_list};
 
+const ANY: &str = "it may reach any relation";
+
 fn create(name: &nodes::RangeVar) -> Effect {
     Effect::Create {
         temporary: is_temporary(name),
@@ -44,6 +46,13 @@ fn databases(node: Node<'_>, sweep: &mut Sweep) {
     use raw::ObjectType::OBJECT_DATABASE;
     let named = |node: Node<'_>| node.as_str().map(Into::into);
     let one = |name: Option<&str>| name.into_iter().map(Into::into).collect();
+    sweep.uses.every_database = match node {
+        // They reach what is shared: the owner and the privileges of databases.
+        Node::DropOwnedStmt(_) | Node::ReassignOwnedStmt(_) => true,
+        // The library takes what it names for relations, and does not tell other names.
+        Node::GrantStmt(it) => it.objtype == OBJECT_DATABASE,
+        _ => false,
+    };
     sweep.uses.databases = match node {
         Node::CreatedbStmt(it) => one(it.dbname()),
         Node::DropdbStmt(it) => one(it.dbname()),
@@ -162,7 +171,12 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
         Node::CreateSchemaStmt(it) if it.schema_elts().is_empty() => {
             object("CREATE SCHEMA", it.schemaname().map(Into::into), sweep)
         }
-        _ => everything("DDL", "it may reach any relation", sweep),
+        // The library has no node for it.
+        Node::Invalid(it) if it.type_ == raw::NodeTag::T_CreateForeignTableStmt => {
+            everything("CREATE FOREIGN TABLE", ANY, sweep)
+        }
+        Node::ImportForeignSchemaStmt(_) => everything("IMPORT FOREIGN SCHEMA", ANY, sweep),
+        _ => everything("DDL", ANY, sweep),
     })
 }
 
@@ -217,6 +231,10 @@ fn rename(it: &nodes::RenameStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
             sweep,
         ));
     };
+    if it.behavior == raw::DropBehavior::DROP_CASCADE {
+        // Of an attribute of a type: in the tables that are of it, too.
+        sweep.everything("CASCADE may reach any relation");
+    }
     sweep.uses.redefines = true;
     sweep.target(name, Effect::Define)?;
     let renames_relation = it.subname().is_none();

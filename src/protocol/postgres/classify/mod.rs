@@ -44,8 +44,9 @@ use std::sync::Arc;
 pub use cache::{Classifier, ENTRIES_MAX, TEXT_BYTES_CACHED_MAX, TEXTS_BYTES_MAX};
 pub(super) use session::isolation;
 pub use statement::{
-    Argument, Class, Classified, Effect, FunctionUse, Isolation, RelationName, SessionControl,
-    SetConfig, SetValue, Statement, Target, TransactionControl, TransactionModes, Unreadable, Uses,
+    Argument, Class, Classified, Effect, FunctionUse, Isolation, OpenedCursor, RelationName,
+    SessionControl, SetConfig, SetValue, Statement, Target, TransactionControl, TransactionModes,
+    Unreadable, Uses,
 };
 pub(super) use sweep::truth_of;
 

@@ -96,7 +96,10 @@ pub(super) fn set(statement: &nodes::VariableSetStmt) -> SessionControl {
             "session characteristics" => {
                 SessionControl::SetCharacteristics(modes(statement.args()))
             }
-            _ => SessionControl::ImportSnapshot,
+            _ => {
+                let name = statement.args().iter().next().and_then(constant);
+                SessionControl::ImportSnapshot(name.unwrap_or_default())
+            }
         },
         Kind::VAR_RESET => SessionControl::Reset(name),
         Kind::VAR_RESET_ALL => SessionControl::ResetAll,

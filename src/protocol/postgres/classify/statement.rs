@@ -25,6 +25,17 @@ pub struct Statement {
     /// The prepared statement that it executes (EXECUTE, also within EXPLAIN or CREATE TABLE AS):
     /// what that one is counts as well.
     pub executes: Option<Box<str>>,
+    /// The cursor that it opens (DECLARE).
+    pub opens: Option<OpenedCursor>,
+}
+
+/// A cursor that a DECLARE opens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpenedCursor {
+    /// Its name.
+    pub name: Box<str>,
+    /// WITH HOLD: it outlives its transaction.
+    pub holds: bool,
 }
 
 /// What a statement does.
@@ -139,8 +150,8 @@ pub enum SessionControl {
     },
     /// SET TRANSACTION.
     SetTransaction(TransactionModes),
-    /// SET TRANSACTION SNAPSHOT: its snapshot was taken elsewhere, and earlier.
-    ImportSnapshot,
+    /// SET TRANSACTION SNAPSHOT of one of this name: it was taken elsewhere, and earlier.
+    ImportSnapshot(Box<str>),
     /// SET SESSION CHARACTERISTICS AS TRANSACTION.
     SetCharacteristics(TransactionModes),
     /// RESET of a parameter, in lower case.
@@ -164,10 +175,10 @@ pub enum SessionControl {
     Execute,
     /// DEALLOCATE; `None` for ALL.
     Deallocate(Option<Box<str>>),
-    /// FETCH and MOVE: what the cursor does counted at its DECLARE.
-    Fetch,
-    /// CLOSE.
-    CloseCursor,
+    /// FETCH and MOVE of a cursor: what it does counted at its DECLARE.
+    Fetch(Box<str>),
+    /// CLOSE; `None` for ALL.
+    CloseCursor(Option<Box<str>>),
     /// LISTEN, UNLISTEN and NOTIFY.
     Notification,
     /// SET CONSTRAINTS.
@@ -207,10 +218,14 @@ pub struct Uses {
     pub types: Vec<u32>,
     /// Calls of set_config.
     pub set_configs: Vec<SetConfig>,
+    /// The statement is `SELECT pg_catalog.pg_export_snapshot()` and no more.
+    pub exports_snapshot: bool,
     /// Schemas of objects other than relations that it defines; `None`: the first of the path.
     pub defines_in: Vec<Option<Box<str>>>,
     /// Databases that it is about, whichever it runs in.
     pub databases: Vec<Box<str>>,
+    /// It is about databases that are not told: GRANT, and whatever a role has in any.
+    pub every_database: bool,
     /// It may write to anything, and why.
     pub everything: Option<&'static str>,
     /// After it, names may do what the catalog of before it does not tell.
@@ -328,6 +343,7 @@ impl Statement {
                 ..Uses::default()
             },
             executes: None,
+            opens: None,
         }
     }
 
@@ -339,13 +355,13 @@ impl Statement {
             Class::Session(control) => matches!(
                 control,
                 SessionControl::Execute
-                    | SessionControl::Fetch
-                    | SessionControl::ImportSnapshot
+                    | SessionControl::Fetch(_)
+                    | SessionControl::ImportSnapshot(_)
                     | SessionControl::Prepare { .. }
                     | SessionControl::Deallocate(_)
                     | SessionControl::Discard
                     | SessionControl::DiscardAll
-                    | SessionControl::CloseCursor
+                    | SessionControl::CloseCursor(_)
             ),
             Class::Read | Class::Write | Class::Maintenance | Class::Unknown(_) => {
                 self.operation != "LOCK"

@@ -83,6 +83,18 @@ impl Sweep {
         }
     }
 
+    /// The statement is `SELECT pg_catalog.pg_export_snapshot()` and no more.
+    pub(super) fn is_one_export(&mut self, select: &nodes::SelectStmt) {
+        let one = matches!(
+            self.uses.functions.as_slice(),
+            [one] if &*one.name == "pg_export_snapshot"
+                && one.schema.as_deref() == Some("pg_catalog")
+        );
+        let mut targets = select.target_list().iter();
+        let direct = targets.all(|target| matches!(target.val(), Node::FuncCall(_)));
+        self.uses.exports_snapshot = one && direct && is_bare(select);
+    }
+
     pub(super) fn everything(&mut self, why: &'static str) {
         self.writes = true;
         self.uses.everything.get_or_insert(why);
@@ -143,8 +155,7 @@ impl Sweep {
                     effect: Effect::Lock,
                     only: false,
                 };
-                let is_cte = read.schema.is_none() && self.uses.ctes.contains(&read.name);
-                if !is_cte && !self.uses.targets.contains(&target) {
+                if !self.uses.targets.contains(&target) {
                     self.uses.targets.push(target);
                 }
             }

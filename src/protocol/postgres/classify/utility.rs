@@ -10,17 +10,23 @@ use pg_raw_parse::{Node, nodes, raw};
 
 use super::definition::data_definition;
 use super::session;
-use super::statement::{Class, Effect, SessionControl, Statement, TransactionControl, Unreadable};
+use super::statement::{
+    Class, Effect, OpenedCursor, SessionControl, Statement, TransactionControl, Unreadable,
+};
 use super::sweep::{Sweep, TooMany};
 
 /// ACCESS SHARE, the mode in which every SELECT locks.
 const ACCESS_SHARE: i32 = 1;
+
+/// WITH HOLD, among the options of DECLARE.
+const CURSOR_OPT_HOLD: i32 = 0x20;
 
 /// Class, name for the audit, and the prepared statement that it executes.
 pub(super) struct Found {
     pub(super) class: Option<Class>,
     pub(super) operation: &'static str,
     pub(super) executes: Option<Box<str>>,
+    pub(super) opens: Option<OpenedCursor>,
 }
 
 pub(super) fn found(operation: &'static str) -> Found {
@@ -28,6 +34,7 @@ pub(super) fn found(operation: &'static str) -> Found {
         class: None,
         operation,
         executes: None,
+        opens: None,
     }
 }
 
@@ -54,6 +61,7 @@ pub(super) fn classify(node: Node<'_>, span: std::ops::Range<usize>) -> Statemen
     };
     if let Node::SelectStmt(select) = node {
         sweep.is_one_set_config(select);
+        sweep.is_one_export(select);
     }
     let sweep = sweep.finish();
     let by_sweep = if sweep.writes {
@@ -67,6 +75,7 @@ pub(super) fn classify(node: Node<'_>, span: std::ops::Range<usize>) -> Statemen
         span,
         uses: sweep.uses,
         executes: found.executes,
+        opens: found.opens,
     }
 }
 
@@ -109,10 +118,22 @@ fn statement(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> {
                     ..everything("DECLARE", "a cursor that sets parameters", sweep)
                 });
             }
-            found
+            Found {
+                opens: Some(OpenedCursor {
+                    name: it.portalname().unwrap_or_default().into(),
+                    holds: it.options & CURSOR_OPT_HOLD != 0,
+                }),
+                ..found
+            }
         }
-        Node::FetchStmt(_) => control("FETCH", SessionControl::Fetch),
-        Node::ClosePortalStmt(_) => control("CLOSE", SessionControl::CloseCursor),
+        Node::FetchStmt(it) => {
+            let name = it.portalname().unwrap_or_default();
+            control("FETCH", SessionControl::Fetch(name.into()))
+        }
+        Node::ClosePortalStmt(it) => control(
+            "CLOSE",
+            SessionControl::CloseCursor(it.portalname().map(Into::into)),
+        ),
         Node::ListenStmt(_) => control("LISTEN", SessionControl::Notification),
         Node::UnlistenStmt(_) => control("UNLISTEN", SessionControl::Notification),
         Node::NotifyStmt(_) => control("NOTIFY", SessionControl::Notification),

@@ -79,6 +79,17 @@ pub struct Function {
     pub single_argument: bool,
 }
 
+/// Whether a database has tables of other servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ForeignTables {
+    /// None, and nothing that they could be made with.
+    Impossible,
+    /// None yet.
+    Possible,
+    /// Some.
+    There,
+}
+
 /// What a catalog is made of.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CatalogParts {
@@ -94,6 +105,8 @@ pub struct CatalogParts {
     pub casts_act_unseen: bool,
     /// Types whose values a volatile function checks as they are read.
     pub acting_types: Vec<Oid>,
+    /// Tables of other servers can be made (pg_foreign_data_wrapper).
+    pub has_wrappers: bool,
 }
 
 /// A database's relations and functions by name and by oid.
@@ -109,6 +122,7 @@ pub struct Catalog {
     acting_casts: HashSet<Box<str>>,
     casts_act_unseen: bool,
     acting_types: HashSet<Oid>,
+    has_wrappers: bool,
 }
 
 impl Catalog {
@@ -119,6 +133,7 @@ impl Catalog {
             acting_casts: parts.acting_casts.into_iter().collect(),
             casts_act_unseen: parts.casts_act_unseen,
             acting_types: parts.acting_types.into_iter().collect(),
+            has_wrappers: parts.has_wrappers,
             ..Catalog::default()
         };
         for relation in parts.relations {
@@ -147,12 +162,17 @@ impl Catalog {
     }
 
     /// Whether it has tables of other servers.
-    pub fn has_foreign_tables(&self) -> bool {
+    pub fn foreign_tables(&self) -> ForeignTables {
         let mut relations = self.relations.values();
-        relations.any(|it| it.kind == RelationKind::ForeignTable)
+        match relations.any(|it| it.kind == RelationKind::ForeignTable) {
+            true => ForeignTables::There,
+            false if self.has_wrappers => ForeignTables::Possible,
+            false => ForeignTables::Impossible,
+        }
     }
 
-    pub(super) fn named(&self, name: &str) -> impl Iterator<Item = &Relation> {
+    /// The relations of a name, in every schema.
+    pub fn named(&self, name: &str) -> impl Iterator<Item = &Relation> {
         let oids = self
             .by_name
             .get(name)

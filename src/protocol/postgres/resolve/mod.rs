@@ -27,7 +27,9 @@ use std::sync::Arc;
 use crate::lock_name::LockName;
 use crate::protocol::postgres::classify::{Class, Effect, RelationName, Statement, Target};
 
-pub use catalog::{Catalog, CatalogParts, ForeignKey, Function, Oid, Relation, RelationKind};
+pub use catalog::{
+    Catalog, CatalogParts, ForeignKey, ForeignTables, Function, Oid, Relation, RelationKind,
+};
 pub use functions::is_harmless;
 pub use rules::{ForeignWrites, PostgresRule, PostgresRules};
 
@@ -78,6 +80,8 @@ pub struct Resolution {
     pub missing: bool,
     /// It may write to anything, and why: what the session's names mean may not be known after it.
     pub everything: Option<&'static str>,
+    /// It is refused since it writes to a table of another server.
+    pub foreign: bool,
 }
 
 /// What a statement needs. `executed` are the prepared statements that it may execute, where the
@@ -104,9 +108,11 @@ pub fn resolve(
             required: Required::Read,
             missing: reach.missing,
             everything: None,
+            foreign: false,
         };
     }
     Resolution {
+        foreign: rules.refuses_foreign(&reach, view),
         required: rules.required(&reach, view),
         missing: reach.missing,
         everything: reach.everything,

@@ -25,6 +25,8 @@ pub(super) struct Reach<'v> {
     pub(super) schemas: Vec<Option<Box<str>>>,
     /// Databases that it is about, whichever it runs in.
     pub(super) databases: Vec<Box<str>>,
+    /// It is about databases that are not told.
+    pub(super) every_database: bool,
     /// It may write to anything, and why.
     pub(super) everything: Option<&'static str>,
     /// It writes to temporary relations.
@@ -42,6 +44,7 @@ impl<'v> Reach<'v> {
             created: vec![],
             schemas: vec![],
             databases: vec![],
+            every_database: false,
             everything: None,
             temporary: false,
             missing: false,
@@ -80,8 +83,15 @@ impl<'v> Reach<'v> {
         }
         self.schemas.extend(uses.defines_in.iter().cloned());
         self.databases.extend(uses.databases.iter().cloned());
+        self.every_database |= uses.every_database;
         for target in &uses.targets {
-            self.add_target(target);
+            let name = &target.relation;
+            let may_be_cte = name.schema.is_none() && uses.ctes.contains(&name.name);
+            // Whose rows are locked may be a common table expression's: it has none of its own.
+            let locks = target.effect == Effect::Lock;
+            if !(locks && may_be_cte && self.candidates(name).is_empty()) {
+                self.add_target(target);
+            }
         }
         for read in &uses.reads {
             let is_cte = read.schema.is_none() && uses.ctes.contains(&read.name);
@@ -285,6 +295,7 @@ impl<'v> Reach<'v> {
         let start = Step {
             descend: !only,
             rows: effect.changes_rows(),
+            by_key: false,
         };
         let mut left = vec![(relation.oid, start)];
         // Of this effect: what another one reaches from the same relation may be less.
@@ -305,6 +316,9 @@ impl<'v> Reach<'v> {
             };
             if relation.kind == RelationKind::ForeignTable && step.rows {
                 self.foreign.push(oid);
+            }
+            if step.rows && &*relation.schema == "pg_catalog" {
+                self.everything("it writes to the server's own tables");
             }
             if relation.acts_on_write {
                 self.everything("a rule or a trigger of its target writes elsewhere");
@@ -331,8 +345,8 @@ impl<'v> Reach<'v> {
             for (referencing, key) in catalog.references(oid) {
                 let acts = match effect {
                     Effect::Update => key.acts_on_update,
-                    // A cascade may delete, or set to NULL.
-                    Effect::Delete => key.acts_on_delete,
+                    // A cascade may delete, or set: what it sets another one may hand on.
+                    Effect::Delete => key.acts_on_delete || step.by_key && key.acts_on_update,
                     Effect::Truncate { cascade } => cascade,
                     Effect::Insert | Effect::Create { .. } | Effect::Define | Effect::Lock => false,
                 };
@@ -340,6 +354,7 @@ impl<'v> Reach<'v> {
                     let whole = Step {
                         descend: true,
                         rows: true,
+                        by_key: true,
                     };
                     left.push((*referencing, whole));
                 }
@@ -355,6 +370,8 @@ struct Step {
     descend: bool,
     /// Rows of its own may be changed.
     rows: bool,
+    /// By a foreign key's action.
+    by_key: bool,
 }
 
 impl Step {
@@ -362,6 +379,7 @@ impl Step {
         Step {
             descend: self.descend || other.descend,
             rows: self.rows || other.rows,
+            by_key: self.by_key || other.by_key,
         }
     }
 }

@@ -300,11 +300,21 @@ impl PostgresRules {
                 continue;
             };
             if rule.covers != Covers::Database && rule.lock.fixed().is_none() {
-                return Err("which locks it needs cannot be told");
+                return Err(UNTOLD);
             }
             locks.push(rule.lock.build(&captures).map_err(|_| NO_LOCK)?);
         }
         Ok(())
+    }
+
+    /// Whether a write that reaches so far is refused for the tables of other servers that it
+    /// reaches.
+    pub(super) fn refuses_foreign(&self, reach: &Reach<'_>, view: &View<'_>) -> bool {
+        let mut rules = self.rules.iter();
+        self.foreign_writes == ForeignWrites::Refuse
+            && rules.any(|rule| {
+                rule.in_database(view.database).is_some() && covers_foreign(rule, reach, view)
+            })
     }
 
     /// The locks of a write that reaches so far.
@@ -312,14 +322,14 @@ impl PostgresRules {
         if reach.temporary && reach.is_nothing_lasting() {
             return Required::Temporary;
         }
+        if self.refuses_foreign(reach, view) {
+            return Required::Unclassified(FOREIGN);
+        }
         let mut locks = vec![];
         for rule in &self.rules {
             let Some(of_database) = rule.in_database(view.database) else {
                 continue;
             };
-            if self.foreign_writes == ForeignWrites::Refuse && covers_foreign(rule, reach, view) {
-                return Required::Unclassified(FOREIGN);
-            }
             if let Err(why) = add_locks(rule, of_database, reach, view, &mut locks) {
                 return Required::Unclassified(why);
             }
@@ -327,6 +337,12 @@ impl PostgresRules {
         for database in &reach.databases {
             if let Err(why) = self.add_all(database, &mut locks) {
                 return Required::Unclassified(why);
+            }
+        }
+        for rule in self.rules.iter().filter(|_| reach.every_database) {
+            match rule.lock.fixed() {
+                Some(lock) => locks.push(lock.clone()),
+                None => return Required::Unclassified(UNTOLD),
             }
         }
         if locks.is_empty() && self.unmatched == Unmatched::Reject {
@@ -338,6 +354,7 @@ impl PostgresRules {
     }
 }
 
+const UNTOLD: &str = "which locks it needs cannot be told";
 const NO_LOCK: &str = "a name gives no valid lock name";
 const FOREIGN: &str = "what is written to a foreign table may be applied there after its session \
      is gone; `foreign_writes` says whether that passes";

@@ -1,3 +1,4 @@
+mod databases;
 mod foreign;
 mod redefined;
 mod unseen;

@@ -94,6 +94,9 @@ impl Session {
                     self.path_touched = Some(self.next_span);
                 }
             }
+            if let (Step::Close(ClosedKind::Portal, name), false) = (&step, skipped) {
+                self.ahead.close_portal(name);
+            }
             if let (Some(shown), false) = (step.snapshot(), skipped) {
                 self.ahead.take_snapshot(shown);
             }

@@ -184,7 +184,7 @@ impl Session {
             }
         };
         changes.extend(changes_of_executed(statement, &executed)?);
-        if let Class::Session(SessionControl::Fetch) = statement.class {
+        if let Class::Session(SessionControl::Fetch(_)) = statement.class {
             executed.extend(self.fetched());
         }
         let late = state.snapshot_is_fixed();
@@ -193,25 +193,37 @@ impl Session {
         {
             return Err(Refusal::invalid(error.to_string()));
         }
+        let imports = match &statement.class {
+            Class::Session(SessionControl::ImportSnapshot(name)) => Some(name),
+            _ => None,
+        };
+        let known = self.exported.as_ref();
+        let known = known.filter(|(name, _)| Some(name) == imports);
         let act = Act {
             statement: Arc::clone(statement),
             changes,
             comment: comment.clone(),
+            imported: known.map(|(_, shown)| shown.clone()),
         };
         state.apply(&act);
         let now = state.scope.now();
-        let imports = statement.class == Class::Session(SessionControl::ImportSnapshot);
         let shown = [now.tickets.clone(), comment.clone()];
         let ends = !state.scope.in_transaction();
         // By its own Parse it may have fixed it: what it sets counts in the next transaction.
         let only_sets = considered.kind == Kind::Extended && only_sets(statement);
-        if statement.class == Class::Session(SessionControl::Fetch) && state.fetches_late(&shown) {
+        if let Class::Session(SessionControl::Fetch(name)) = &statement.class {
+            self.check_fetched(name, state, &shown)?;
+        }
+        if statement.opens.is_some() && !state.cursors.has_room() {
+            return Err(Refusal::invalid("the session has too many cursors"));
+        }
+        if imports.is_some() && state.shows_late(&shown) {
             return Err(Refusal::invalid(
-                "a ticket is set before the cursor is declared that is read under it: what it \
-                 reads was fixed then",
+                "the snapshot was not exported by pg_catalog.pg_export_snapshot() under this \
+                 ticket through this listener: give the session that exports it the same ticket",
             ));
         }
-        if (late && !ends && !only_sets || imports) && state.shows_late(&shown) {
+        if late && !ends && !only_sets && state.shows_late(&shown) {
             return Err(Refusal::invalid(
                 "a ticket is set before the first query of a REPEATABLE READ or SERIALIZABLE \
                  transaction: what it reads now was fixed before",
@@ -228,17 +240,6 @@ impl Session {
             considered.steps.push(Step::Statement(Some(act)));
         }
         Ok(())
-    }
-
-    /// What SQL's FETCH may run besides cursors, which only read: a portal that Bind has made runs
-    /// its statement then. Which one it is does not matter: any that acts counts for all.
-    fn fetched(&self) -> Option<Arc<Statement>> {
-        let acts = |bound: &Vec<Bound>| {
-            let mut statements = bound.iter().map(|it| it.prepared.statement.as_ref());
-            statements.any(|it| it.is_some_and(|it| it.class != Class::Read))
-        };
-        let any = self.portals.any_named(acts);
-        any.then(|| Arc::new(Statement::unreadable(Unreadable::Failed, 0)))
     }
 
     fn consider_parse(
@@ -371,6 +372,10 @@ impl Session {
             let mut state = self.ahead.clone();
             let none = Tickets::default();
             self.add_run(&mut considered, &mut state, &Arc::new(why), vec![], &none)?;
+            let shown = [self.settings().tickets.clone(), none];
+            if let (true, Ok(name)) = (found.known.is_empty(), std::str::from_utf8(portal)) {
+                self.check_fetched(name, &state, &shown)?;
+            }
             considered.steps.push(Step::Statement(None));
             considered.may_commit = true;
             return Ok(considered);

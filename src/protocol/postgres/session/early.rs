@@ -80,12 +80,16 @@ impl Bound {
         statement.is_some_and(|it| reads_as_of_bind(it) && !only_sets(it))
     }
 
+    /// Whether what it reads was fixed before a ticket among these came.
+    pub(super) fn is_late(&self, shown: &Shown) -> bool {
+        let texts = || shown.iter().flat_map(Tickets::as_slice);
+        let seen = self.shown.as_ref();
+        seen.is_some_and(|seen| shows_more(seen, texts()))
+    }
+
     /// A ticket that it was not bound under is late for it.
     pub(super) fn check_shown(&self, run: &Run) -> Result<(), Refusal> {
-        let late = self.shown.as_ref().is_some_and(|seen| {
-            let shown = run.tickets.as_slice().iter().chain(run.comment.as_slice());
-            shows_more(seen, shown)
-        });
+        let late = self.is_late(&[run.tickets.clone(), run.comment.clone()]);
         match late && !only_sets(&run.statement) {
             false => Ok(()),
             true => Err(Refusal::invalid(

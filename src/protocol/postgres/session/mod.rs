@@ -36,6 +36,7 @@
 
 mod carry;
 mod consider;
+mod cursors;
 mod early;
 mod lexing;
 mod names;
@@ -50,12 +51,13 @@ use std::sync::Arc;
 pub use names::NAMES_MAX;
 pub use reply::{Deliver, Reply, Unexpected};
 pub use span::SpanId;
+pub use state::Shown;
 pub use tamper::may_turn_read_write;
 
 use self::lexing::LexingState;
 use self::names::Names;
 use self::span::{Span, Step};
-use self::state::{Shown, State};
+use self::state::State;
 use super::classify::{Class, Classified, Lexing, SessionControl, Statement, TransactionControl};
 use super::frame::{Bind, BindHead, ClosedKind, TransactionStatus};
 use super::ticket::Tickets;
@@ -240,6 +242,8 @@ pub struct Session {
     lexing: LexingState,
     /// In spans up to this one something may have done anything to the session.
     distrusted: SpanId,
+    /// A snapshot that was exported, and what was shown when it was taken.
+    exported: Option<(Box<str>, Shown)>,
     /// A span up to this one may change the path, or what it means.
     path_touched: Option<SpanId>,
 }
@@ -264,6 +268,7 @@ impl Session {
             asked: Tickets::default(),
             lexing: LexingState::default(),
             distrusted: 0,
+            exported: None,
             path_touched: None,
         }
     }
@@ -332,6 +337,26 @@ impl Session {
     /// [`Session::reply`].
     pub fn parameter(&mut self, name: &[u8], value: &[u8]) {
         self.lexing.begins_with(name, value);
+    }
+
+    /// A snapshot of this name was taken while these were shown, and they were settled before.
+    pub fn knows_snapshot(&mut self, name: &str, shown: Shown) {
+        self.exported = Some((name.into(), shown));
+    }
+
+    /// What was shown when the snapshot was taken whose name the server's next row tells; `None`:
+    /// that row tells none.
+    pub fn exports(&self) -> Option<Shown> {
+        let step = self.spans.front()?.steps.front()?;
+        let Step::Statement(Some(act)) = step else {
+            return None;
+        };
+        if !act.statement.uses.exports_snapshot {
+            return None;
+        }
+        let mut state = self.certain.clone();
+        state.apply(act);
+        state.snapshot().cloned()
     }
 
     /// A statement of the message that was forwarded last may have done anything to the session, as

@@ -89,7 +89,10 @@ impl Session {
             },
             BackendMessage::CloseComplete => match self.take_step("CloseComplete")? {
                 Step::Close(ClosedKind::Statement, name) => self.statements.remove(&name),
-                Step::Close(ClosedKind::Portal, name) => self.portals.remove(&name),
+                Step::Close(ClosedKind::Portal, name) => {
+                    self.portals.remove(&name);
+                    self.certain.close_portal(&name);
+                }
                 _ => return unexpected("CloseComplete"),
             },
             BackendMessage::RowDescription | BackendMessage::NoData => {
@@ -159,6 +162,10 @@ impl Session {
             self.certain.end(false, chain);
             self.predict();
         } else {
+            if let Some(opened) = &statement.opens {
+                // It has succeeded: there was none of this name.
+                self.certain.cursors.close(Some(&opened.name));
+            }
             self.certain.apply(act);
         }
         match forgets(statement) {
@@ -333,6 +340,7 @@ impl Session {
                         }
                     }
                     Step::RollBack => state.end(false, false),
+                    Step::Close(ClosedKind::Portal, name) => state.close_portal(name),
                     other => {
                         if let Some(shown) = other.snapshot() {
                             state.take_snapshot(shown);

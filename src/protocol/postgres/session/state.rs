@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::cursors::Cursors;
 use crate::protocol::postgres::classify::{
     Class, Isolation, SessionControl, SetValue, Statement, TransactionControl,
     isolation as level_of,
@@ -11,7 +12,7 @@ use crate::protocol::postgres::ticket::change::Change;
 use crate::protocol::postgres::ticket::scope::{Scope, Settings};
 
 /// The tickets that were shown at one time: the session's, and those of a comment.
-pub(super) type Shown = [Tickets; 2];
+pub type Shown = [Tickets; 2];
 
 /// What a statement does to a [`State`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,6 +20,8 @@ pub(super) struct Act {
     pub(super) statement: Arc<Statement>,
     pub(super) changes: Vec<Change>,
     pub(super) comment: Tickets,
+    /// What was shown when the snapshot was taken that it imports, where that is known.
+    pub(super) imported: Option<Shown>,
 }
 
 /// Whether there is another ticket among these.
@@ -37,8 +40,7 @@ pub(super) struct State {
     /// What was shown when the transaction's snapshot was taken, also by a Parse before its first
     /// statement; `None`: it has taken none.
     snapshot: Option<Shown>,
-    /// What was shown at the first DECLARE of the transaction.
-    cursors: Option<Shown>,
+    pub(super) cursors: Cursors,
     /// A block that the client began: it does not end with its span.
     explicit: bool,
     /// The block has failed: a COMMIT rolls it back.
@@ -52,7 +54,7 @@ impl State {
             scope,
             isolation,
             snapshot: None,
-            cursors: None,
+            cursors: Cursors::default(),
             explicit: false,
             failed: false,
         }
@@ -94,17 +96,28 @@ impl State {
         seen.is_some_and(|seen| shows_more(seen, texts()))
     }
 
-    /// Whether a ticket among these was not shown yet when a cursor was opened that may be read
-    /// from.
-    pub(super) fn fetches_late(&self, shown: &Shown) -> bool {
-        let texts = || shown.iter().flat_map(Tickets::as_slice);
-        let seen = self.cursors.as_ref();
-        seen.is_some_and(|seen| shows_more(seen, texts()))
+    /// Whether a ticket among these was not shown yet when a cursor was opened. One that the
+    /// session has not declared itself was opened in this transaction, by a function.
+    pub(super) fn fetches_late(&self, name: &str, shown: &Shown) -> bool {
+        let late = self.cursors.is_late(name, shown);
+        late.unwrap_or_else(|| self.shows_late(shown))
+    }
+
+    /// A message of the protocol closes what has this name: cursors are portals.
+    pub(super) fn close_portal(&mut self, name: &[u8]) {
+        if let Ok(name) = std::str::from_utf8(name) {
+            self.cursors.close(Some(name));
+        }
     }
 
     /// Whether the transaction has taken a snapshot.
     pub(super) fn has_snapshot(&self) -> bool {
         self.snapshot.is_some()
+    }
+
+    /// What was shown when the transaction's snapshot was taken.
+    pub(super) fn snapshot(&self) -> Option<&Shown> {
+        self.snapshot.as_ref()
     }
 
     /// A snapshot is taken, unless there is one.
@@ -149,14 +162,23 @@ impl State {
         for change in &act.changes {
             change.apply(&mut self.scope);
         }
-        if act.statement.operation == "DECLARE" {
-            let shown = [self.scope.now().tickets.clone(), act.comment.clone()];
-            self.cursors.get_or_insert(shown);
+        match (&act.statement.opens, &act.statement.class) {
+            (Some(opened), _) => {
+                let shown = [self.scope.now().tickets.clone(), act.comment.clone()];
+                self.cursors.declare(opened, shown);
+            }
+            (None, Class::Session(SessionControl::CloseCursor(name))) => {
+                self.cursors.close(name.as_deref());
+            }
+            (None, Class::Session(SessionControl::DiscardAll)) => self.cursors.close(None),
+            _ => {}
         }
         if act.statement.takes_snapshot() {
             self.take_snapshot(&match &act.statement.class {
-                // It was taken elsewhere, before whatever is shown here.
-                Class::Session(SessionControl::ImportSnapshot) => Shown::default(),
+                // It was taken elsewhere: what is not known of it is late.
+                Class::Session(SessionControl::ImportSnapshot(_)) => {
+                    act.imported.clone().unwrap_or_default()
+                }
                 _ => [self.scope.now().tickets.clone(), act.comment.clone()],
             });
         }
@@ -186,13 +208,14 @@ impl State {
 
     /// The transaction ends.
     pub(super) fn end(&mut self, commit: bool, chain: bool) {
-        match commit && !self.failed {
+        let committed = commit && !self.failed;
+        match committed {
             true => self.scope.commit(),
             false => self.scope.rollback(),
         }
+        self.cursors.end(committed);
         self.failed = false;
         self.snapshot = None;
-        self.cursors = None;
         if chain {
             // The next one has the same isolation, and its own snapshot.
             self.scope.begin();

@@ -50,6 +50,45 @@ const OPERATORS: &str = "SELECT DISTINCT acts.oprcode::oid, o.oprname \
      ON o.oid = acts.oid OR o.oprcom = acts.oid OR o.oprnegate = acts.oid";
 const CASTS: &str = "SELECT castfunc, casttarget, castcontext <> 'e' FROM pg_cast";
 
+/// Functions that read what their argument names, by running a text: as much as that does. They are
+/// declared stable (pg_catalog, and the extensions tablefunc and xml2). Sorted.
+const RUNNING: [&str; 12] = [
+    "connectby",
+    "crosstab",
+    "crosstab2",
+    "crosstab3",
+    "crosstab4",
+    "database_to_xml",
+    "database_to_xml_and_xmlschema",
+    "schema_to_xml",
+    "schema_to_xml_and_xmlschema",
+    "table_to_xml",
+    "table_to_xml_and_xmlschema",
+    "xpath_table",
+];
+
+/// Functions that make a value of a type that is told by an argument, with its checks (pg_catalog,
+/// and hstore). Sorted.
+const MAKING_VALUES: [&str; 17] = [
+    "array_in",
+    "array_recv",
+    "domain_in",
+    "domain_recv",
+    "json_populate_record",
+    "json_populate_recordset",
+    "jsonb_populate_record",
+    "jsonb_populate_record_valid",
+    "jsonb_populate_recordset",
+    "multirange_in",
+    "pg_input_error_info",
+    "pg_input_is_valid",
+    "populate_record",
+    "range_in",
+    "range_recv",
+    "record_in",
+    "record_recv",
+];
+
 /// A function, with what decides whether it acts.
 pub(super) struct Called {
     pub(super) oid: Oid,
@@ -174,6 +213,10 @@ pub(super) fn find(
         let count = functions.len();
         let taking = naming.of_types.iter().filter(|it| types.contains(&it.1));
         functions.extend(taking.map(|it| it.0));
+        let making = called
+            .iter()
+            .filter(|it| MAKING_VALUES.contains(&&*it.name));
+        functions.extend(making.filter(|_| !types.is_empty()).map(|it| it.oid));
         follow_uses(&mut functions, called);
         if functions.len() == count {
             break types;
@@ -242,7 +285,8 @@ fn acting_functions(called: &[Called], reading: &[(Box<str>, Box<str>)]) -> Hash
             |(schema, name): &(Box<str>, Box<str>)| (schema, name) == (&it.schema, &it.name);
         &*it.schema == "pg_catalog" && is_harmless(&it.name) || reading.iter().any(named)
     };
-    let acts = |it: &&Called| it.volatile && !reads(it);
+    let runs = |it: &Called| RUNNING.contains(&&*it.name);
+    let acts = |it: &&Called| (it.volatile || runs(it)) && !reads(it);
     let mut functions: HashSet<Oid> = called.iter().filter(acts).map(|it| it.oid).collect();
     follow_uses(&mut functions, called);
     functions

@@ -9,9 +9,11 @@ use tokio::time::Instant;
 
 use super::load::rows;
 use super::{CatalogError, Database};
+use crate::protocol::postgres::resolve::ForeignTables;
 use crate::proxy::postgres::control::column;
 
-const ANY: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_foreign_table)";
+const ANY: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_foreign_table), \
+     EXISTS (SELECT FROM pg_catalog.pg_foreign_data_wrapper WHERE fdwhandler <> 0)";
 
 /// What is known of one database's tables of other servers: nothing at first.
 #[derive(Default)]
@@ -33,7 +35,7 @@ pub(super) struct Asked {
 #[derive(Clone, Copy)]
 struct Told {
     asked: Asked,
-    has: bool,
+    has: ForeignTables,
 }
 
 impl Foreign {
@@ -46,7 +48,7 @@ impl Foreign {
     }
 
     /// Its answer.
-    pub(super) fn told(&self, asked: Asked, has: bool) {
+    pub(super) fn told(&self, asked: Asked, has: ForeignTables) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.is_none_or(|it| it.asked.at <= asked.at) {
             *told = Some(Told { asked, has });
@@ -54,7 +56,7 @@ impl Foreign {
     }
 
     /// The answer to a question that was asked at this instant or later.
-    fn told_since(&self, began: Instant) -> Option<bool> {
+    fn told_since(&self, began: Instant) -> Option<ForeignTables> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.filter(|it| it.asked.at >= began).map(|it| it.has)
     }
@@ -62,7 +64,7 @@ impl Foreign {
 
 impl Database {
     /// Whether it has tables of other servers, if that is known at this instant.
-    pub fn has_foreign_tables(&self) -> Option<bool> {
+    pub fn foreign_tables(&self) -> Option<ForeignTables> {
         let told = self.foreign.told.lock();
         let told = (*told.unwrap_or_else(PoisonError::into_inner))?;
         let same = told.asked.made == self.foreign.made.load(Ordering::SeqCst);
@@ -77,19 +79,26 @@ impl Database {
 
     /// Whether it has any: asked if need be, one question at a time. An answer to a question that
     /// was asked since this began will do: others may make things all the time.
-    pub async fn ask_foreign_tables(self: Arc<Database>) -> Result<bool, CatalogError> {
+    pub async fn ask_foreign_tables(self: Arc<Database>) -> Result<ForeignTables, CatalogError> {
         let began = Instant::now();
         let _one = self.foreign.asking.lock().await;
         let since = self.foreign.told_since(began);
-        if let Some(has) = since.or_else(|| self.has_foreign_tables()) {
+        if let Some(has) = since.or_else(|| self.foreign_tables()) {
             return Ok(has);
         }
         let asked = self.foreign.ask();
         let asking = async {
             let client = self.control.connect(&self.name).await?;
             let rows = rows(&client, ANY).await?;
-            // A server that does not tell counts as one that has some.
-            rows.first().map_or(Ok(true), |row| column(row, 0))
+            let Some(row) = rows.first() else {
+                // A server that does not tell counts as one that has some.
+                return Ok(ForeignTables::There);
+            };
+            Ok(match (column(row, 0)?, column(row, 1)?) {
+                (true, _) => ForeignTables::There,
+                (false, true) => ForeignTables::Possible,
+                (false, false) => ForeignTables::Impossible,
+            })
         };
         let has = self.in_time(asking).await?;
         self.foreign.told(asked, has);

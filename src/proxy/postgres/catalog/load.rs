@@ -19,6 +19,8 @@ const RELATIONS: &str = "SELECT c.oid, n.nspname, c.relname, c.relkind::text, \
      OR EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgtype & 64 <> 0) \
      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace";
 
+const WRAPPERS: &str = "SELECT EXISTS (SELECT FROM pg_foreign_data_wrapper WHERE fdwhandler <> 0)";
+
 const PARENTS: &str = "SELECT inhrelid, inhparent FROM pg_inherits";
 
 const OWNERS: &str = "SELECT indexrelid, indrelid FROM pg_index UNION ALL \
@@ -39,7 +41,7 @@ pub(super) async fn load(
     client: &Client,
     reading: &[(Box<str>, Box<str>)],
 ) -> Result<Catalog, ControlError> {
-    let (_, parents, owners, underlying, keys, relations, called, naming, _) = tokio::try_join!(
+    let (_, parents, owners, underlying, keys, relations, wrappers, called, naming, _) = tokio::try_join!(
         biased;
         run(client, BEGIN),
         pairs(client, PARENTS),
@@ -47,6 +49,7 @@ pub(super) async fn load(
         pairs(client, UNDERLYING),
         foreign_keys(client),
         rows(client, RELATIONS),
+        rows(client, WRAPPERS),
         acting::functions(client),
         acting::naming(client),
         run(client, END),
@@ -83,6 +86,8 @@ pub(super) async fn load(
         acting_casts: acting.casts,
         casts_act_unseen: acting.casts_act_unseen,
         acting_types: acting.types,
+        // A server that does not tell counts as one that has some.
+        has_wrappers: wrappers.first().map_or(Ok(true), |row| column(row, 0))?,
     }))
 }
 

@@ -18,7 +18,7 @@ use super::{RETRY_AFTER, Session, Waiting};
 use crate::gate::Revoked;
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
-use crate::protocol::postgres::resolve::Catalog;
+use crate::protocol::postgres::resolve::{Catalog, ForeignTables};
 use crate::protocol::postgres::session::SpanId;
 use crate::protocol::postgres::ticket::Tickets;
 use crate::proxy::gates::Claim;
@@ -32,7 +32,7 @@ const ROUNDS_MAX: usize = 64;
 pub(super) struct Admission {
     verifying: Option<(Tickets, Waiting<()>)>,
     loading: Option<Waiting<Arc<Catalog>>>,
-    asking_foreign: Option<Waiting<bool>>,
+    asking_foreign: Option<Waiting<ForeignTables>>,
     settling: Option<Waiting<(Vec<Settled>, Standing)>>,
     recording: Option<oneshot::Receiver<Result<Recorded, Refusal>>>,
     looking: Option<(Box<str>, Waiting<Option<Known>>)>,
@@ -42,7 +42,7 @@ pub(super) struct Admission {
     /// A catalog that was loaded for this message.
     pub(super) catalog: Option<Arc<Catalog>>,
     /// Whether the database has tables of other servers, asked for this message.
-    pub(super) foreign: Option<bool>,
+    pub(super) foreign: Option<ForeignTables>,
     /// It was loaded again for a name that was not in it.
     pub(super) reloaded: bool,
     /// Names that this message prepares transactions under, on disk.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::unseen::Unseen;
 use crate::protocol::postgres::classify::RelationName;
 use crate::protocol::postgres::session::SpanId;
 use crate::proxy::postgres::catalog::Database;
@@ -17,6 +18,8 @@ pub(super) struct Ending {
     pub(super) defines: bool,
     /// It may make tables of other servers.
     pub(super) makes_foreign: bool,
+    /// Which names may mean such a table behind it, that no catalog tells.
+    pub(super) unseen: Unseen,
     /// It may change what existing names mean or do.
     pub(super) shifts: bool,
     /// It may change what the names of later statements do.
@@ -71,6 +74,8 @@ pub(super) struct Effects {
     defined: Option<SpanId>,
     /// There may be tables of other servers when this span has ended.
     made_foreign: Option<SpanId>,
+    /// Names may mean such a table until this span has ended.
+    unseen: Option<(SpanId, Unseen)>,
     /// Existing names may mean something else until this span has ended: the catalog does not tell.
     shifted: Option<SpanId>,
     /// Until this span has ended, what names do is not known.
@@ -111,6 +116,9 @@ impl Effects {
         if ending.makes_foreign {
             self.made_foreign = Some(span);
         }
+        if ending.unseen > Unseen::Nothing {
+            self.unseen = Some((span, ending.unseen.max(self.unseen())));
+        }
         if ending.shifts {
             self.shifted = Some(span);
         }
@@ -137,6 +145,16 @@ impl Effects {
     /// Whether a change of the catalog is on its way, or not committed.
     pub(super) fn shifts(&self) -> bool {
         self.shifted.is_some()
+    }
+
+    /// Whether tables of other servers may be on their way, or not committed.
+    pub(super) fn makes_foreign(&self) -> bool {
+        self.made_foreign.is_some()
+    }
+
+    /// Which names may mean such a table, that no catalog tells.
+    pub(super) fn unseen(&self) -> Unseen {
+        self.unseen.map_or(Unseen::Nothing, |(_, unseen)| unseen)
     }
 
     /// Whether names may do what the catalog does not tell.
@@ -171,6 +189,8 @@ impl Effects {
 
     /// No transaction is open after this span.
     pub(super) fn ended(&mut self, span: SpanId, database: &Arc<Database>, prepared: &Prepared) {
+        // A later one has taken its place where there were several.
+        let defines_nothing = self.defined.is_none();
         if self.defined.is_some_and(|defined| defined <= span) {
             self.defined = None;
             database.outdated();
@@ -179,6 +199,7 @@ impl Effects {
             self.made_foreign = None;
             database.note_foreign_tables();
         }
+        self.unseen = self.unseen.filter(|(until, _)| *until > span);
         self.shifted = self.shifted.filter(|shifted| *shifted > span);
         self.redefined = self.redefined.filter(|redefined| *redefined > span);
         for name in self.names.extract_if(.., |name| name.span <= span) {
@@ -190,6 +211,9 @@ impl Effects {
                 }
                 (false, Outcome::Done | Outcome::NotFound) => {
                     prepared.ended(&name.gid, name.used);
+                }
+                (true, Outcome::Done) if defines_nothing => {
+                    prepared.note_plain(&name.gid, name.used);
                 }
                 // It is prepared now, or is prepared still.
                 (true, _) | (false, _) => {}

@@ -1,7 +1,7 @@
 //! One client and its backend connection, in one task: whatever can go on goes on at each poll.
 //!
 //! The stages, one file each: `requests` (decode, consider, forward), `weigh` (what a message
-//! needs: `genuine` tickets, locks by `resolved` names), `admit` (the gate, at once or by waiting),
+//! needs: `genuine` tickets, locks by `resolved` names, foreign tables that are `unseen`), `admit` (the gate, at once or by waiting),
 //! `hide` (no ticket leaves), `replies` (whose they are, what ends with them), `effects` (what a
 //! transaction's end brings about), `revoke` (a newer token has come), `held` (read-only without a
 //! ticket), `end` (either side is gone).
@@ -15,6 +15,7 @@
 mod admit;
 mod effects;
 mod end;
+mod exporting;
 mod genuine;
 pub(super) mod held;
 mod hide;
@@ -23,6 +24,7 @@ mod requests;
 mod resolved;
 mod revoke;
 mod settle;
+mod unseen;
 mod weigh;
 
 use std::net::SocketAddr;
@@ -34,6 +36,7 @@ use std::time::Duration;
 use self::admit::Admission;
 use self::effects::Effects;
 use self::end::Phase;
+use self::exporting::Exporting;
 use self::genuine::Sets;
 use self::held::Held;
 use self::resolved::Resolved;
@@ -178,6 +181,7 @@ struct Session {
     slots: Slots,
     admission: Admission,
     held: Held,
+    exporting: Exporting,
     flights: Flights,
     effects: Effects,
     revocation: Revocation,
@@ -235,6 +239,7 @@ impl Session {
             slots: Slots::default(),
             admission: Admission::default(),
             held: Held::begin(&listener.config, has_tickets),
+            exporting: Exporting::default(),
             flights,
             effects: Effects::default(),
             revocation: Revocation::default(),

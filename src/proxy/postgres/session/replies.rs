@@ -50,7 +50,12 @@ impl Session {
             let next = self.replies.next(&bytes[at..])?;
             let (message, begins) = match next {
                 Next::More { .. } => break,
-                Next::Whole { tag, payload, .. } => (BackendMessage::read(tag, payload)?, false),
+                Next::Whole { tag, payload, .. } => {
+                    if tag == b'D' && self.exporting.awaited {
+                        self.take_exported(payload);
+                    }
+                    (BackendMessage::read(tag, payload)?, false)
+                }
                 Next::Begin { tag, .. } => (BackendMessage::streamed(tag), true),
                 Next::Part { raw, left, .. } => {
                     if self.delivered == Some(Delivered::Dropped) {
@@ -108,6 +113,7 @@ impl Session {
         if let Some(span) = reply.ended {
             self.flights.ended(span);
             self.made.clear();
+            self.exporting.ended();
             self.effects
                 .ended(span, &self.database, &self.listener.prepared);
         }

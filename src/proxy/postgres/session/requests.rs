@@ -158,6 +158,7 @@ impl Session {
         Ok(match FrontendMessage::read(tag, payload)? {
             FrontendMessage::Query(text) => {
                 let classified = self.listener.classifier.classify(text, self.core.lexing());
+                self.find_imported(&classified);
                 let hidden = self.hide_in_query(text, &classified);
                 self.take(Message::Query(text, &classified), hidden, raw)
             }
@@ -167,6 +168,7 @@ impl Session {
                     .classifier
                     .classify(parse.text, self.core.lexing())
                     .with_types(parse.type_oids());
+                self.find_imported(&classified);
                 let hidden = self.hide_in_parse(&parse, &classified);
                 let message = Message::Parse(parse.statement, parse.text, &classified);
                 self.take(message, hidden, raw)
@@ -325,6 +327,7 @@ impl Session {
         let (span, runs) = (considered.span, !considered.runs.is_empty());
         self.revocation.note_commit(&considered);
         self.note_reset(&considered);
+        self.note_exports(&considered);
         let forward = self.core.forward(considered);
         self.backend.send(&forward.before);
         self.backend.send(bytes);

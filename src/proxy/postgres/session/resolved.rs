@@ -17,7 +17,7 @@ use crate::protocol::postgres::classify::{
     Class, Effect, RelationName, Statement, TEXT_BYTES_CACHED_MAX,
 };
 use crate::protocol::postgres::resolve::{
-    Catalog, ForeignWrites, Required, Resolution, View, resolve,
+    Catalog, ForeignTables, ForeignWrites, Required, Resolution, View, resolve,
 };
 use crate::protocol::postgres::session::Run;
 
@@ -175,6 +175,7 @@ impl Session {
             required: Required::Write(locks),
             missing: false,
             everything: uses.everything.or(acts.then_some("it may do anything")),
+            foreign: false,
         })))
     }
 
@@ -186,14 +187,7 @@ impl Session {
         if !refuses || !targets.any(|it| it.effect.changes_rows()) {
             return Ok(false);
         }
-        let told = self.admission.foreign;
-        match told.or_else(|| self.database.has_foreign_tables()) {
-            Some(has) => Ok(has),
-            None => {
-                self.begin_asking_foreign();
-                Err(Untold::Later)
-            }
-        }
+        Ok(self.foreign_tables()? == ForeignTables::There)
     }
 
     /// Notes the relations that a forwarded message makes.
@@ -232,7 +226,7 @@ pub(super) fn defines(statement: &Statement) -> bool {
     if !targets.is_empty() && targets.iter().all(|target| target.effect == TEMPORARY) {
         return false;
     }
-    const NAMED: [&str; 5] = ["CREATE", "ALTER", "DROP", "DDL", "DO"];
+    const NAMED: [&str; 6] = ["CREATE", "ALTER", "DROP", "IMPORT", "DDL", "DO"];
     let word = |word: &str| {
         let rest = statement.operation.strip_prefix(word);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))

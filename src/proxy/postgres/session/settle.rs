@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{RETRY_AFTER, Session};
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
-use crate::protocol::postgres::resolve::Catalog;
+use crate::protocol::postgres::resolve::{Catalog, ForeignTables};
 use crate::proxy::gates::{Claim, Entry};
 use crate::proxy::postgres::Listener;
 use crate::proxy::postgres::catalog::{CatalogError, Database};
@@ -152,7 +152,7 @@ pub(super) async fn load(
 }
 
 /// Whether a database has tables of other servers.
-pub(super) async fn ask_foreign(database: Arc<Database>) -> Result<bool, Refusal> {
+pub(super) async fn ask_foreign(database: Arc<Database>) -> Result<ForeignTables, Refusal> {
     let told = database.ask_foreign_tables().await;
     told.map_err(|error| not_loaded(&error))
 }

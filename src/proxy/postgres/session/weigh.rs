@@ -237,15 +237,24 @@ impl Session {
         }
         let shifted = ending.shifts || self.effects.shifts();
         if shifted && names_existing(&run.statement, &ending.made) {
+            self.check_unseen(run, ending, true)?;
             let acts = run.statement.uses.everything.is_some();
             ending.defines |= defines(&run.statement) || acts;
             ending.redefines |= redefines(&run.statement);
             ending.distrusts |= acts;
             ending.makes_foreign |= acts && !drops(&run.statement) || calls(run);
             ending.shadows |= acts || shadows_temporary(&run.statement);
+            let unseen = self.unseen_behind(run, ending, acts || calls(run))?;
+            ending.unseen = ending.unseen.max(unseen);
+            if ending.made.len() < MADE_MAX {
+                follow_made(&mut ending.made, &run.statement);
+            }
             return self.locks_of_anything();
         }
         let resolution = self.resolution_of(run, ending)?;
+        self.check_unseen(run, ending, false)?;
+        let unseen = self.unseen_behind(run, ending, resolution.everything.is_some())?;
+        ending.unseen = ending.unseen.max(unseen);
         ending.distrusts |= resolution.everything.is_some();
         ending.makes_foreign |= resolution.everything.is_some() && !drops(&run.statement);
         ending.shifts |= shifts(&run.statement);
@@ -282,8 +291,15 @@ impl Session {
         else {
             return Ok(vec![]);
         };
-        ending.makes_foreign |= matches!(control, TransactionControl::CommitPrepared(_));
-        match self.known_prepared(gid)? {
+        let known = self.known_prepared(gid)?;
+        // What it defines is seen from now on.
+        let prepared = &self.listener.prepared;
+        let plain = known.as_ref().is_some_and(|it| prepared.is_plain(gid, it));
+        if matches!(control, TransactionControl::CommitPrepared(_)) && !plain {
+            ending.defines = true;
+            ending.makes_foreign = true;
+        }
+        match known {
             Some(known) => {
                 ending.ends_prepared.push((gid.clone(), known.last));
                 Ok(known.locks)

@@ -97,10 +97,10 @@ fn sessions_are_controlled() {
         ),
         ("DEALLOCATE ALL", SessionControl::Deallocate(None)),
         ("NOTIFY x, 'y'", SessionControl::Notification),
-        ("FETCH ALL FROM c", SessionControl::Fetch),
+        ("FETCH ALL FROM c", SessionControl::Fetch("c".into())),
         (
             "SET TRANSACTION SNAPSHOT 'x'",
-            SessionControl::ImportSnapshot,
+            SessionControl::ImportSnapshot("a".into()),
         ),
     ];
     for (text, expected) in table {

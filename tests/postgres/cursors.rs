@@ -1,0 +1,113 @@
+//! Cursors: what they read was fixed when they were opened, whichever ticket is shown later.
+
+use crate::client::Client;
+use crate::client::send::{bind, close, execute, parse, sync};
+use crate::world::World;
+
+const READ: &str = "SELECT note FROM orders WHERE id = 1";
+const LATE: &str = "RF003";
+
+fn set(world: &World, client: &mut Client, token: u64) {
+    let ticket = world.proxy.ticket(token);
+    client
+        .query(&format!("SET ringfence.token = '{ticket}'"))
+        .ok();
+}
+
+#[test]
+fn a_held_cursor_is_not_read_under_a_later_ticket() {
+    let world = World::new();
+    let declare = format!("DECLARE c CURSOR WITH HOLD FOR {READ}");
+    for opens in [declare.clone(), format!("BEGIN; {declare}; COMMIT")] {
+        let mut client = world.proxy.client();
+        client.query(&opens).ok();
+        assert_eq!(client.query("FETCH c").value(), "first");
+        set(&world, &mut client, 1);
+        client.query("FETCH BACKWARD 1 FROM c").refused(LATE);
+        client.query("MOVE FIRST FROM c").refused(LATE);
+        // As a portal of the protocol's.
+        let told = client.ask(&[execute("c", 0), sync()].concat());
+        told.refused(LATE);
+        // What is left of an earlier transaction says nothing about other cursors.
+        client
+            .query("BEGIN; DECLARE d CURSOR FOR SELECT 1; FETCH d")
+            .ok();
+        client.query("COMMIT").ok();
+        client.query("CLOSE c").ok();
+        client.query(&declare).ok();
+        client.query("FETCH c").ok();
+        client.query("CLOSE ALL").ok();
+        client.query(&declare).ok();
+        client.query("FETCH c").ok();
+    }
+}
+
+#[test]
+fn a_held_cursor_that_was_rolled_back_or_closed_is_forgotten() {
+    let world = World::new();
+    let mut client = world.proxy.client();
+    let declare = format!("DECLARE c CURSOR WITH HOLD FOR {READ}");
+    client.query(&format!("BEGIN; {declare}")).ok();
+    client.query("ROLLBACK").ok();
+    client.query(&declare).ok();
+    client.query("DISCARD ALL").ok();
+    client.query(&declare).ok();
+    client.ask(&[close(b'P', "c"), sync()].concat()).ok();
+    set(&world, &mut client, 1);
+    client.query(&declare).ok();
+    client.query("FETCH c").ok();
+    // A CLOSE that is not carried out closes nothing.
+    set(&world, &mut client, 2);
+    client.query("BEGIN").ok();
+    client.query("SELECT 1/0").refused("22012");
+    client.query("CLOSE c").refused("25P02");
+    client.query("ROLLBACK").ok();
+    client.query("FETCH c").refused(LATE);
+}
+
+#[test]
+fn the_same_holds_for_portals_and_for_cursors_of_functions() {
+    let world = World::new();
+    world
+        .direct()
+        .query(
+            "CREATE FUNCTION opens() RETURNS refcursor LANGUAGE plpgsql STABLE AS \
+             $$ DECLARE c refcursor := 'opened'; BEGIN \
+             OPEN c FOR SELECT note FROM orders; RETURN c; END $$",
+        )
+        .ok();
+    let mut client = world.proxy.client();
+    client.query("BEGIN; SELECT opens()").ok();
+    client.query("FETCH opened").ok();
+    set(&world, &mut client, 1);
+    client.query("FETCH BACKWARD opened").refused(LATE);
+    client.query("ROLLBACK").ok();
+    client.query("BEGIN").ok();
+    set(&world, &mut client, 1);
+    client.query("SELECT opens()").ok();
+    client.query("FETCH opened").ok();
+    client.query("COMMIT").ok();
+
+    // Each of a session that has shown none before.
+    let opens = [parse("", READ), bind("p", "", &[]), sync()];
+    let mut client = world.proxy.client();
+    client.query("BEGIN").ok();
+    client.ask(&opens.concat()).ok();
+    set(&world, &mut client, 2);
+    client.query("FETCH p").refused(LATE);
+    client.query("ROLLBACK").ok();
+    client.query("BEGIN").ok();
+    set(&world, &mut client, 2);
+    client.ask(&opens.concat()).ok();
+    assert_eq!(client.query("FETCH p").value(), "first");
+    client.query("COMMIT").ok();
+    // A cursor of SQL's, as a portal.
+    let mut client = world.proxy.client();
+    client
+        .query(&format!("BEGIN; DECLARE c CURSOR FOR {READ}"))
+        .ok();
+    set(&world, &mut client, 3);
+    client
+        .ask(&[execute("c", 0), sync()].concat())
+        .refused(LATE);
+}

@@ -47,7 +47,7 @@ fetch() {
     cd suite
     ln -sf "$(command -v redis-cli)" "$(command -v redis-server)" src/
     # The suite knows of no tickets: each of its connections presents one before it is used.
-    cat >>tests/support/redis.tcl <<'TCL'
+    cat >>"tests/support/$package.tcl" <<'TCL'
 
 if {[info exists ::env(FENCE_TICKET)]} {
     rename socket plain_socket

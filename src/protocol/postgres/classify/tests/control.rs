@@ -100,7 +100,7 @@ fn sessions_are_controlled() {
         ("FETCH ALL FROM c", SessionControl::Fetch("c".into())),
         (
             "SET TRANSACTION SNAPSHOT 'x'",
-            SessionControl::ImportSnapshot("a".into()),
+            SessionControl::ImportSnapshot("x".into()),
         ),
     ];
     for (text, expected) in table {

@@ -82,6 +82,8 @@ fn functions_that_read_values_of_a_type_act_as_its_checks_do() {
             "CREATE DOMAIN dom AS int CHECK (checks(VALUE))",
             "CREATE TABLE of_dom (a dom)",
             "INSERT INTO of_dom VALUES (NULL)",
+            "CREATE TABLE of_array (a dom[])",
+            "INSERT INTO of_array VALUES (NULL)",
             "UPDATE orders SET note = 'first'",
         ],
         &[
@@ -89,6 +91,11 @@ fn functions_that_read_values_of_a_type_act_as_its_checks_do() {
             "SELECT 1 WHERE array_in('{5}', 'dom'::regtype, -1) IS NULL",
             "SELECT 1 WHERE record_in('(5)', (SELECT reltype FROM pg_class WHERE relname = \
              'of_dom'), -1) IS NULL",
+            "SELECT COALESCE(t, '(5)') FROM of_dom t",
+            "SELECT of_dom FROM of_dom UNION ALL SELECT '(5)'",
+            "SELECT CASE WHEN false THEN of_dom ELSE '(5)' END FROM of_dom",
+            "SELECT ARRAY[x, '(5)'] FROM (SELECT t AS x FROM of_dom t) y",
+            "SELECT 1 FROM of_array WHERE a = '{5}'",
             "SELECT json_populate_record(t, '{\"a\": 5}') FROM of_dom t",
             "SELECT jsonb_populate_record(t, '{\"a\": 5}') FROM of_dom t",
             "SELECT json_populate_recordset(t, '[{\"a\": 5}]') FROM of_dom t",

@@ -218,6 +218,8 @@ pub struct Uses {
     pub types: Vec<u32>,
     /// Calls of set_config.
     pub set_configs: Vec<SetConfig>,
+    /// It may use rows of its relations as values: a name without a dot is one of theirs.
+    pub whole_rows: bool,
     /// The statement is `SELECT pg_catalog.pg_export_snapshot()` and no more.
     pub exports_snapshot: bool,
     /// Schemas of objects other than relations that it defines; `None`: the first of the path.

@@ -3,6 +3,8 @@
 //! The tree is visited with a list of its own, not by recursion: `1+1+...` is as deep as it is
 //! long, and nothing of that depth may stand on a stack.
 
+use std::collections::HashSet;
+
 use pg_raw_parse::list::NodeList;
 use pg_raw_parse::walk::{Recurse, walk_manual};
 use pg_raw_parse::{ConstValue, Node, nodes, raw};
@@ -27,6 +29,9 @@ pub(super) struct Sweep {
     pub(super) writes: bool,
     /// A clause locks rows.
     locks_rows: bool,
+    /// Names without a dot, and those of relations, their aliases too.
+    columns: HashSet<Box<str>>,
+    rows: HashSet<Box<str>>,
     visited: usize,
 }
 
@@ -147,6 +152,7 @@ impl Sweep {
 
     /// A clause that locks rows locks them in relations that are read.
     pub(super) fn finish(mut self) -> Sweep {
+        self.uses.whole_rows = !self.columns.is_disjoint(&self.rows);
         if self.locks_rows {
             self.writes = true;
             for read in &self.uses.reads {
@@ -165,7 +171,18 @@ impl Sweep {
 
     fn note(&mut self, node: Node<'_>) -> Result<(), TooMany> {
         match node {
-            Node::RangeVar(name) => add(&mut self.uses.reads, relation(name)),
+            Node::RangeVar(name) => {
+                let read = relation(name);
+                let alias = name.alias().and_then(|alias| alias.aliasname());
+                self.rows.extend(alias.map(Into::into));
+                self.rows.insert(read.name.clone());
+                add(&mut self.uses.reads, read)
+            }
+            Node::ColumnRef(column) if column.fields().len() == 1 => {
+                let name = column.fields().iter().next().and_then(Node::as_str);
+                self.columns.extend(name.map(Into::into));
+                Ok(())
+            }
             Node::FuncCall(call) => self.note_call(call),
             Node::ColumnRef(column) if column.fields().len() > 1 => {
                 self.note_attributes(column.fields())

@@ -105,6 +105,8 @@ pub struct CatalogParts {
     pub casts_act_unseen: bool,
     /// Types whose values a volatile function checks as they are read.
     pub acting_types: Vec<Oid>,
+    /// Relations whose rows, as values, have something in them that a volatile function checks.
+    pub acting_rows: Vec<Oid>,
     /// Tables of other servers can be made (pg_foreign_data_wrapper).
     pub has_wrappers: bool,
 }
@@ -122,6 +124,7 @@ pub struct Catalog {
     acting_casts: HashSet<Box<str>>,
     casts_act_unseen: bool,
     acting_types: HashSet<Oid>,
+    acting_rows: HashSet<Oid>,
     has_wrappers: bool,
 }
 
@@ -133,6 +136,7 @@ impl Catalog {
             acting_casts: parts.acting_casts.into_iter().collect(),
             casts_act_unseen: parts.casts_act_unseen,
             acting_types: parts.acting_types.into_iter().collect(),
+            acting_rows: parts.acting_rows.into_iter().collect(),
             has_wrappers: parts.has_wrappers,
             ..Catalog::default()
         };
@@ -209,6 +213,10 @@ impl Catalog {
     /// Whether a function may run as a value is read, before a statement does.
     pub fn reading_values_acts(&self) -> bool {
         !self.acting_types.is_empty()
+    }
+
+    pub(super) fn row_acts(&self, relation: Oid) -> bool {
+        self.acting_rows.contains(&relation)
     }
 
     pub(super) fn type_acts(&self, oid: Oid) -> bool {

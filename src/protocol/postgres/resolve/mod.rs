@@ -14,7 +14,7 @@
 //!   asked for than the server's own resolution would need, never fewer.
 //! - A function is a read if the server calls it immutable or stable. A function that is declared
 //!   so and calls a volatile one breaks its own promise, and the server does not hold it to it; nor
-//!   does this module.
+//!   does this module, but for those that are known to run a text (the shell marks them volatile).
 //! - What triggers and defaults do is the backend's (CONTRACT: not covered).
 
 mod catalog;

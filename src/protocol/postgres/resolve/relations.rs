@@ -96,6 +96,9 @@ impl<'v> Reach<'v> {
         for read in &uses.reads {
             let is_cte = read.schema.is_none() && uses.ctes.contains(&read.name);
             self.add_read(read, is_cte);
+            if uses.whole_rows {
+                self.add_rows(read);
+            }
         }
         self.add_calls(statement, rules);
     }
@@ -238,6 +241,15 @@ impl<'v> Reach<'v> {
         let own = self.is_own_temporary(name) || self.made(name).is_some();
         if candidates.is_empty() && !is_cte && !own {
             self.not_found("it reads a relation that is not known");
+        }
+    }
+
+    /// A text that stands where such a row could is made one (`COALESCE(t, '(1)')`).
+    fn add_rows(&mut self, name: &RelationName) {
+        let candidates = self.candidates(name);
+        let mut rows = candidates.iter().map(|relation| relation.oid);
+        if rows.any(|oid| self.view.catalog.row_acts(oid)) {
+            self.everything("it may make a row that a volatile function checks");
         }
     }
 

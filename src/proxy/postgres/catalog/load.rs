@@ -14,10 +14,15 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 const END: &str = "COMMIT";
 
 const RELATIONS: &str = "SELECT c.oid, n.nspname, c.relname, c.relkind::text, \
-     c.relpersistence = 't', \
+     c.relpersistence = 't', c.reltype, \
      EXISTS (SELECT FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type <> '1') \
      OR EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgtype & 64 <> 0) \
      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace";
+
+/// Columns of types that are made of others: what is compared with one is made one.
+const COLUMNS: &str = "SELECT DISTINCT a.attrelid, a.atttypid FROM pg_attribute a \
+     JOIN pg_type t ON t.oid = a.atttypid WHERE a.atttypid >= 16384 AND t.typtype <> 'd' \
+     AND a.attnum > 0 AND NOT a.attisdropped";
 
 const WRAPPERS: &str = "SELECT EXISTS (SELECT FROM pg_foreign_data_wrapper WHERE fdwhandler <> 0)";
 
@@ -41,7 +46,7 @@ pub(super) async fn load(
     client: &Client,
     reading: &[(Box<str>, Box<str>)],
 ) -> Result<Catalog, ControlError> {
-    let (_, parents, owners, underlying, keys, relations, wrappers, called, naming, _) = tokio::try_join!(
+    let (_, parents, owners, underlying, keys, relations, columns, wrappers, called, naming, _) = tokio::try_join!(
         biased;
         run(client, BEGIN),
         pairs(client, PARENTS),
@@ -49,12 +54,20 @@ pub(super) async fn load(
         pairs(client, UNDERLYING),
         foreign_keys(client),
         rows(client, RELATIONS),
+        pairs(client, COLUMNS),
         rows(client, WRAPPERS),
         acting::functions(client),
         acting::naming(client),
         run(client, END),
     )?;
     let acting = acting::find(&called, &naming, reading, &underlying);
+    let acts = |of_type: &Oid| acting.types.contains(of_type);
+    let mut acting_rows = vec![];
+    for row in &relations {
+        if acts(&column(row, 5)?) {
+            acting_rows.push(column(row, 0)?);
+        }
+    }
     let of = |map: &HashMap<Oid, Vec<Oid>>, oid| map.get(&oid).cloned().unwrap_or_default();
     let relations = relations.iter().map(|row| {
         let oid = column(row, 0)?;
@@ -68,8 +81,8 @@ pub(super) async fn load(
             owner: of(&owners, oid).first().copied(),
             underlying: of(&underlying, oid),
             foreign_keys: keys.get(&oid).cloned().unwrap_or_default(),
-            acts_on_read: acting.on_read.contains(&oid),
-            acts_on_write: column(row, 5)?,
+            acts_on_read: acting.on_read.contains(&oid) || of(&columns, oid).iter().any(acts),
+            acts_on_write: column(row, 6)?,
         })
     });
     let relations = relations.collect::<Result<_, ControlError>>()?;
@@ -86,6 +99,7 @@ pub(super) async fn load(
         acting_casts: acting.casts,
         casts_act_unseen: acting.casts_act_unseen,
         acting_types: acting.types,
+        acting_rows,
         // A server that does not tell counts as one that has some.
         has_wrappers: wrappers.first().map_or(Ok(true), |row| column(row, 0))?,
     }))

@@ -1,6 +1,6 @@
-//! Snapshots that sessions of a listener export (`pg_export_snapshot`), and under which tickets they
-//! were taken: another session may read by one under the same tickets (`pg_dump -j`). What it reads
-//! is then as of after their seal.
+//! Snapshots that sessions of a listener export (`pg_export_snapshot`), and under which tickets
+//! they were taken: another session may read by one under the same tickets (`pg_dump -j`). What it
+//! reads is then as of after their seal.
 //!
 //! Invariant: a name is here only while the transaction that exports it is open, as far as the
 //! server has told: only so long does the server know it, and by no other snapshot.

@@ -46,7 +46,7 @@ pub(super) async fn load(
     client: &Client,
     reading: &[(Box<str>, Box<str>)],
 ) -> Result<Catalog, ControlError> {
-    let (_, parents, owners, underlying, keys, relations, columns, wrappers, called, naming, _) = tokio::try_join!(
+    let loaded = tokio::try_join!(
         biased;
         run(client, BEGIN),
         pairs(client, PARENTS),
@@ -60,6 +60,8 @@ pub(super) async fn load(
         acting::naming(client),
         run(client, END),
     )?;
+    let (_, parents, owners, underlying, keys, relations, columns, wrappers, ..) = loaded;
+    let (.., called, naming, _) = loaded;
     let acting = acting::find(&called, &naming, reading, &underlying);
     let acts = |of_type: &Oid| acting.types.contains(of_type);
     let mut acting_rows = vec![];

@@ -70,7 +70,8 @@ pub fn run(
             "-U",
             APP,
         ])
-        .args(["-n", "-l", "--log-prefix"])
+        // It vacuums first, and empties its history: every run begins with the same tables.
+        .args(["-l", "--log-prefix"])
         .arg(logs.path().join("log"))
         .args(["-c", &connections.to_string(), "-T", &seconds.to_string()])
         .args(load.arguments)

@@ -17,6 +17,7 @@ use super::reply;
 use super::upstream::RESPONSE_BYTES_MAX;
 use crate::protocol::etcd::fence::FenceKeys;
 use crate::protocol::etcd::watch::{self, Filtered};
+use crate::proxy::unread::Unread;
 
 /// Longest message of a watching client, in bytes.
 const WATCH_REQUEST_BYTES_MAX: usize = 1 << 20;
@@ -24,7 +25,7 @@ const WATCH_REQUEST_BYTES_MAX: usize = 1 << 20;
 /// What etcd gets.
 pub enum ToEtcd {
     /// A stream of the client, as it comes.
-    Stream(Incoming),
+    Stream(Unread),
     /// The stream of a watching client, which is looked at.
     Watch(WatchRequests),
     /// A whole message with its prefix.
@@ -35,7 +36,7 @@ pub enum ToEtcd {
 
 /// The stream of a watching client.
 pub struct WatchRequests {
-    body: Incoming,
+    body: Unread,
     messages: Messages,
     /// Set once it has asked for responses in fragments.
     fragments: Arc<AtomicBool>,
@@ -48,7 +49,7 @@ impl ToEtcd {
     }
 
     /// A watching client's stream. The flag is set once it asks for responses in fragments.
-    pub fn watch(body: Incoming, fragments: Arc<AtomicBool>) -> ToEtcd {
+    pub fn watch(body: Unread, fragments: Arc<AtomicBool>) -> ToEtcd {
         ToEtcd::Watch(WatchRequests {
             body,
             messages: Messages::new(WATCH_REQUEST_BYTES_MAX),
@@ -99,7 +100,7 @@ impl Body for ToEtcd {
 
 /// Data alone: gRPC's clients send no trailers, and a ticket must not travel in one.
 fn poll_data(
-    body: &mut Incoming,
+    body: &mut (impl Body<Data = Bytes, Error = hyper::Error> + Unpin),
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
     loop {

@@ -29,7 +29,7 @@ use crate::protocol::head::TICKET_HEADER;
 use crate::protocol::{EtcdRules, Kind, Listener, Refusal};
 use crate::proxy::gates::Claim;
 use crate::proxy::session::Listening;
-use crate::proxy::unread;
+use crate::proxy::unread::Unread;
 use crate::token::Token;
 
 /// Longest message of a client that is read whole, in bytes: etcd itself takes 1.5 MiB unless
@@ -74,7 +74,7 @@ pub struct Heard {
 /// What a call's body is.
 pub enum HeardBody {
     /// A stream, not read yet.
-    Stream(Incoming),
+    Stream(Unread),
     /// Its one message.
     Message(Bytes),
 }
@@ -88,7 +88,7 @@ impl Heard {
     }
 
     /// A call of which nothing is read, where nothing is enforced.
-    fn unread(mut parts: Parts, body: Incoming) -> Heard {
+    fn unread(mut parts: Parts, body: Unread) -> Heard {
         parts.headers.remove(TICKET_HEADER);
         Heard {
             method: Method::Unknown,
@@ -133,6 +133,7 @@ impl Door {
     /// Serves one call.
     pub async fn serve(&self, request: Request<Incoming>) -> Response<ToClient> {
         let (parts, body) = request.into_parts();
+        let body = Unread::new(body);
         let mut asked = Asked {
             operation: parts.uri.path().trim_start_matches('/').to_owned(),
             tickets: vec![],
@@ -140,7 +141,6 @@ impl Door {
         if !is_grpc(&parts) {
             let refusal = Refusal::unclassified("this listener speaks gRPC alone");
             self.audit(&refusal, &asked);
-            unread::discard(body);
             // Observing too: etcd itself takes nothing else over HTTP/2.
             return reply::plain(self.listening.config.rules.refusal_reply(&refusal, b"/"));
         }
@@ -157,7 +157,7 @@ impl Door {
     async fn serve_grpc(
         &self,
         parts: Parts,
-        body: Incoming,
+        body: Unread,
         asked: &mut Asked,
     ) -> Result<Response<ToClient>, NotServed> {
         let deadline = Instant::now() + self.listening.config.admit_deadline;
@@ -207,7 +207,7 @@ impl Door {
     async fn hear(
         &self,
         mut parts: Parts,
-        body: Incoming,
+        body: Unread,
         asked: &Asked,
     ) -> Result<Heard, NotServed> {
         let method = method::find(parts.uri.path_and_query().map_or("", |it| it.as_str()));
@@ -410,7 +410,7 @@ fn is_grpc(parts: &Parts) -> bool {
         )
 }
 
-async fn read_message(mut body: Incoming) -> Result<Bytes, NotServed> {
+async fn read_message(mut body: Unread) -> Result<Bytes, NotServed> {
     let mut messages = Messages::new(REQUEST_BYTES_MAX);
     let refused = |detail: String| NotServed::Refused(Refusal::invalid(detail));
     loop {

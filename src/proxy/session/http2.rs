@@ -18,7 +18,7 @@ use super::client::{self, ReadSide, WriteSide};
 use super::{Door, Session};
 use crate::protocol::head::is_ticket_name;
 use crate::proxy::accept::ending;
-use crate::proxy::unread;
+use crate::proxy::unread::Unread;
 
 /// Requests at a time on one connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 128;
@@ -109,7 +109,7 @@ fn in_http1(request: Request<Incoming>) -> Result<Request<Ticketless>, Failure> 
     }
     join_cookies(&mut parts.headers);
     parts.version = Version::HTTP_11;
-    Ok(Request::from_parts(parts, Ticketless(Some(body))))
+    Ok(Request::from_parts(parts, Ticketless(Unread::new(body))))
 }
 
 fn with_host_first(host: HeaderValue, headers: &HeaderMap) -> HeaderMap {
@@ -138,16 +138,8 @@ fn join_cookies(headers: &mut HeaderMap) {
 
 /// A body whose trailers must not hold a ticket: it would come after the decision. One that does
 /// breaks off, and with it the request. What the session has not read when it has answered is left
-/// to [`unread`].
-struct Ticketless(Option<Incoming>);
-
-impl Drop for Ticketless {
-    fn drop(&mut self) {
-        if let Some(body) = self.0.take() {
-            unread::discard(body);
-        }
-    }
-}
+/// to [`Unread`].
+struct Ticketless(Unread);
 
 impl Body for Ticketless {
     type Data = Bytes;
@@ -157,10 +149,7 @@ impl Body for Ticketless {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
-        let Some(body) = &mut self.0 else {
-            return Poll::Ready(None);
-        };
-        let frame = ready!(Pin::new(body).poll_frame(cx)).transpose()?;
+        let frame = ready!(Pin::new(&mut self.0).poll_frame(cx)).transpose()?;
         let names = frame.iter().filter_map(Frame::trailers_ref);
         let mut names = names.flat_map(HeaderMap::keys);
         if names.any(|name| is_ticket_name(name.as_str().as_bytes())) {
@@ -171,11 +160,11 @@ impl Body for Ticketless {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(Body::is_end_stream)
+        self.0.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map(Body::size_hint).unwrap_or_default()
+        self.0.size_hint()
     }
 }
 

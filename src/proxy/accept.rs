@@ -6,7 +6,9 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -167,6 +169,28 @@ pub async fn ending(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|down| *down).await;
 }
 
+/// Polls what serves a client until it ends, which is true, or until the proxy goes down.
+pub async fn ends_first(
+    mut serve: impl FnMut(&mut Context<'_>) -> Poll<()>,
+    shutdown: &mut watch::Receiver<bool>,
+) -> bool {
+    let told = shutdown.clone();
+    let mut down = pin!(ending(shutdown));
+    let mut waits = false;
+    std::future::poll_fn(|cx| {
+        if serve(cx).is_ready() {
+            return Poll::Ready(true);
+        }
+        // Its waker stays set until it is told: seeing whether it was costs less than waiting anew.
+        if waits && told.has_changed().is_ok_and(|changed| !changed) {
+            return Poll::Pending;
+        }
+        waits = true;
+        down.as_mut().poll(cx).map(|()| false)
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
@@ -188,6 +212,36 @@ mod tests {
         let (_, sockets) = bind(address, 2).unwrap();
         assert_eq!(sockets.len(), 2);
         assert!(TcpStream::connect(address).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_keeps_its_server_busy_does_not_keep_the_proxy_up() {
+        let (tell, mut shutdown) = watch::channel(false);
+        let mut polls = 0;
+        let serve = |cx: &mut Context<'_>| {
+            polls += 1;
+            if polls == 3 {
+                // What wakes it is lost among its own.
+                tell.send(true).unwrap();
+            }
+            if polls < 5 {
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(10), ends_first(serve, &mut shutdown));
+        assert!(!ended.await.unwrap());
+        assert_eq!(polls, 3);
+    }
+
+    #[tokio::test]
+    async fn an_idle_one_is_woken() {
+        let (tell, mut shutdown) = watch::channel(false);
+        let idle = tokio::spawn(async move { ends_first(|_| Poll::Pending, &mut shutdown).await });
+        tokio::task::yield_now().await;
+        tell.send(true).unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(10), idle).await;
+        assert!(!ended.unwrap().unwrap());
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod unseen;
 mod weigh;
 
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -52,12 +52,10 @@ use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::RelationName;
 use crate::protocol::postgres::frame::{Decoder, Side as Sender};
 use crate::protocol::postgres::session::Session as Core;
-use crate::proxy::accept::{Visit, ending};
+use crate::proxy::accept::{Visit, ending, ends_first};
 use crate::proxy::slots::Slots;
 
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Most polls in a row after which it is not looked whether the proxy goes down.
-const POLLS_UNLOOKED_MAX: u32 = 32;
 /// Most bytes of a client's that wait to be dealt with: one whole message, and a read.
 const UNREAD_BYTES_MAX: usize = 2 * WAITING_BYTES_MAX;
 
@@ -109,7 +107,7 @@ pub(super) async fn serve(listener: Arc<Listener>, visit: Visit) {
 
 async fn run(session: Box<Session>, shutdown: &mut tokio::sync::watch::Receiver<bool>) {
     let mut session = session;
-    let ended = ends_first(&mut session, ending(shutdown)).await;
+    let ended = ends_first(|cx| session.poll(cx), shutdown).await;
     if !ended {
         session.farewell();
         let rest = std::future::poll_fn(|cx| session.poll(cx));
@@ -121,26 +119,6 @@ async fn run(session: Box<Session>, shutdown: &mut tokio::sync::watch::Receiver<
     if let Ok(Ok(())) = tokio::time::timeout(end::FAREWELL_MAX, words).await {
         session.client.close().await;
     }
-}
-
-/// Serves a session until it ends, which is true, or until `down`.
-async fn ends_first(session: &mut Session, down: impl Future<Output = ()>) -> bool {
-    let mut down = pin!(down);
-    let mut unlooked = POLLS_UNLOOKED_MAX;
-    std::future::poll_fn(|cx| {
-        let polled = session.poll(cx);
-        if polled.is_ready() {
-            return Poll::Ready(true);
-        }
-        // Most wakes are for the session: what woke one that had nothing to do may be this.
-        if session.moved && unlooked < POLLS_UNLOOKED_MAX {
-            unlooked += 1;
-            return Poll::Pending;
-        }
-        unlooked = 0;
-        down.as_mut().poll(cx).map(|()| false)
-    })
-    .await
 }
 
 /// Which sides have nothing more to be received, as far as was seen in this poll: their wakers are
@@ -192,8 +170,6 @@ struct Session {
     client_ended: bool,
     /// The client still gets what the server answers.
     hears: bool,
-    /// The last poll has done something.
-    moved: bool,
     /// The client's key, until the session ends.
     key: Option<CancelKey>,
 }
@@ -247,14 +223,12 @@ impl Session {
             phase: Phase::Open,
             client_ended: false,
             hears: true,
-            moved: false,
             key,
             listener,
         })
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.moved = false;
         self.poll_cancelled(cx);
         let mut silent = Silent::default();
         loop {
@@ -276,7 +250,6 @@ impl Session {
             if !moved {
                 return Poll::Pending;
             }
-            self.moved = true;
         }
     }
 

@@ -82,7 +82,7 @@ test-needs: build-needs
 	    echo "fetching etcd 3.5"
 	    tests/support/fetch_etcd35.sh .etcd35 >/dev/null
 	fi
-	if [ ! -x .redis8/redis-server ]; then
+	if [ ! -x .redis8/valkey-server ]; then
 	    echo "fetching Redis 8 and Valkey 8"
 	    tests/support/fetch_redis8.sh .redis8 >/dev/null
 	fi

@@ -52,7 +52,9 @@ pub(super) fn of_bare(
                 "this {what} needs several locks: a bare token does not say which one it is for",
             )));
         }
-        (_, [lock, ..]) => lock,
+        ([_], [lock]) => lock,
+        // Whichever lock it is about.
+        (_, _) => return bare_token(tickets).map(|_| vec![]),
     };
     let token = bare_token(tickets).map_err(|refusal| refusal.for_lock(lock.clone()))?;
     Ok(vec![Claim {

@@ -199,20 +199,22 @@ impl Session {
         };
         let known = self.exported.as_ref();
         let known = known.filter(|(name, _)| Some(name) == imports);
-        let act = Act {
+        let mut act = Act {
             statement: Arc::clone(statement),
             changes,
             comment: comment.clone(),
+            shown: None,
             imported: known.map(|(_, shown)| shown.clone()),
         };
         state.apply(&act);
         let now = state.scope.now();
         let shown = [now.tickets.clone(), comment.clone()];
+        act.shown = Some(shown.clone());
         let ends = !state.scope.in_transaction();
         // By its own Parse it may have fixed it: what it sets counts in the next transaction.
         let only_sets = considered.kind == Kind::Extended && only_sets(statement);
         if let Class::Session(SessionControl::Fetch(name)) = &statement.class {
-            self.check_fetched(name, state, &shown)?;
+            self.check_fetched(name.as_bytes(), state, &shown)?;
         }
         if statement.opens.is_some() && !state.cursors.has_room() {
             return Err(Refusal::invalid("the session has too many cursors"));
@@ -373,9 +375,7 @@ impl Session {
             let none = Tickets::default();
             self.add_run(&mut considered, &mut state, &Arc::new(why), vec![], &none)?;
             let shown = [self.settings().tickets.clone(), none];
-            if let (true, Ok(name)) = (found.known.is_empty(), std::str::from_utf8(portal)) {
-                self.check_fetched(name, &state, &shown)?;
-            }
+            self.check_fetched(portal, &state, &shown)?;
             considered.steps.push(Step::Statement(None));
             considered.may_commit = true;
             return Ok(considered);
@@ -451,12 +451,15 @@ fn changes_of_executed(
 }
 
 /// Of a portal that may be several statements one runs, and the server does not say which: where
-/// they change the session or the transaction in different ways, what would be is not known.
+/// they change the session or the transaction in different ways, what would be is not known. One
+/// that exports a snapshot must not pass for another, whose row could name any.
 fn check_acts(bound: &[&Bound]) -> Result<(), Refusal> {
     let acts = |bound: &&Bound| {
         let statement = bound.prepared.statement.as_deref();
         statement.is_some_and(|it| {
-            matches!(it.class, Class::Transaction(_) | Class::Session(_)) || it.executes.is_some()
+            matches!(it.class, Class::Transaction(_) | Class::Session(_))
+                || it.executes.is_some()
+                || it.uses.exports_snapshot
         }) || !bound.changes.is_empty()
     };
     if bound.len() > 1 && bound.iter().any(acts) {

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::span::Step;
 use super::state::{Shown, State, shows_more};
 use super::{Bound, Session};
 use crate::protocol::postgres::classify::{Class, OpenedCursor, Statement, Unreadable};
@@ -61,34 +62,40 @@ impl Cursors {
     }
 
     /// Whether a ticket among these came after the DECLARE of the cursor; `None`: there is none of
-    /// this name.
-    pub(super) fn is_late(&self, name: &str, shown: &Shown) -> Option<bool> {
-        let named = self.0.iter().filter(|cursor| *cursor.name == *name);
-        let late = |cursor: &Cursor| {
-            let texts = shown.iter().flat_map(Tickets::as_slice);
-            shows_more(&cursor.shown, texts)
-        };
-        named.map(late).reduce(|one, other| one || other)
+    /// this name. A name that is not UTF-8 may be any of them, in another encoding.
+    pub(super) fn is_late(&self, name: &[u8], shown: &Shown) -> Option<bool> {
+        let any = std::str::from_utf8(name).is_err();
+        let named = self.0.iter();
+        let named = named.filter(|cursor| any || cursor.name.as_bytes() == name);
+        let late = named.map(|cursor| is_later(&cursor.shown, shown));
+        late.reduce(|one, other| one || other)
     }
+}
+
+/// Whether a ticket is shown that was not yet shown then.
+fn is_later(then: &Shown, shown: &Shown) -> bool {
+    shows_more(then, shown.iter().flat_map(Tickets::as_slice))
 }
 
 impl Session {
     /// A ticket that a cursor was not opened under is late for it.
     pub(super) fn check_fetched(
         &self,
-        name: &str,
+        name: &[u8],
         state: &State,
         shown: &Shown,
     ) -> Result<(), Refusal> {
-        let found = self.portals.candidates(name.as_bytes(), self.open_id());
+        let found = self.portals.candidates(name, self.open_id());
         let bound: Vec<&Bound> = found.known.iter().copied().flatten().collect();
         let late = match bound.is_empty() {
             true => state.fetches_late(name, shown),
-            false => bound.iter().any(|it| it.is_late(shown)),
+            // A Bind that is on its way may fail.
+            false => {
+                let declared = state.cursors.is_late(name, shown) == Some(true);
+                declared || bound.iter().any(|it| it.is_late(shown))
+            }
         };
-        // What closes or replaces it may fail.
-        let certain = &self.certain.cursors;
-        let stays = self.is_behind() && certain.is_late(name, shown) == Some(true);
+        let stays = self.is_behind() && self.may_stay_late(name, shown);
         match late || stays {
             false => Ok(()),
             true => Err(Refusal::invalid(
@@ -96,6 +103,21 @@ impl Session {
                  was fixed then",
             )),
         }
+    }
+
+    /// Whether a cursor of this name may be open that a ticket is late for, where what closes or
+    /// replaces it fails: one that the server has told of, or one on its way.
+    fn may_stay_late(&self, name: &[u8], shown: &Shown) -> bool {
+        let mut opened = Cursors::default();
+        for step in self.spans.iter().flat_map(|span| &span.steps) {
+            if let Step::Statement(Some(act)) = step
+                && let (Some(cursor), Some(then)) = (&act.statement.opens, &act.shown)
+            {
+                opened.declare(cursor, then.clone());
+            }
+        }
+        let late = |cursors: &Cursors| cursors.is_late(name, shown) == Some(true);
+        late(&self.certain.cursors) || late(&opened)
     }
 
     /// What SQL's FETCH may run besides cursors, which only read: a portal that Bind has made runs

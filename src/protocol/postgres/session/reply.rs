@@ -292,6 +292,7 @@ impl Session {
         if ended.is_some() && self.spans.is_empty() {
             // Portals end with their transaction.
             self.portals.clear(false);
+            self.ahead.cursors.clone_from(&self.certain.cursors);
         }
         let deliver = match span.origin {
             Origin::Client | Origin::ProxyForClient => Deliver::Pass,

@@ -20,6 +20,9 @@ pub(super) struct Act {
     pub(super) statement: Arc<Statement>,
     pub(super) changes: Vec<Change>,
     pub(super) comment: Tickets,
+    /// What the gate was asked for; `None`: what the state shows. The server may come to it in
+    /// another state than was expected, and knows of no seal.
+    pub(super) shown: Option<Shown>,
     /// What was shown when the snapshot was taken that it imports, where that is known.
     pub(super) imported: Option<Shown>,
 }
@@ -98,7 +101,7 @@ impl State {
 
     /// Whether a ticket among these was not shown yet when a cursor was opened. One that the
     /// session has not declared itself was opened in this transaction, by a function.
-    pub(super) fn fetches_late(&self, name: &str, shown: &Shown) -> bool {
+    pub(super) fn fetches_late(&self, name: &[u8], shown: &Shown) -> bool {
         let late = self.cursors.is_late(name, shown);
         late.unwrap_or_else(|| self.shows_late(shown))
     }
@@ -162,11 +165,10 @@ impl State {
         for change in &act.changes {
             change.apply(&mut self.scope);
         }
+        let now = || [self.scope.now().tickets.clone(), act.comment.clone()];
+        let shown = act.shown.clone().unwrap_or_else(now);
         match (&act.statement.opens, &act.statement.class) {
-            (Some(opened), _) => {
-                let shown = [self.scope.now().tickets.clone(), act.comment.clone()];
-                self.cursors.declare(opened, shown);
-            }
+            (Some(opened), _) => self.cursors.declare(opened, shown.clone()),
             (None, Class::Session(SessionControl::CloseCursor(name))) => {
                 self.cursors.close(name.as_deref());
             }
@@ -179,7 +181,7 @@ impl State {
                 Class::Session(SessionControl::ImportSnapshot(_)) => {
                     act.imported.clone().unwrap_or_default()
                 }
-                _ => [self.scope.now().tickets.clone(), act.comment.clone()],
+                _ => shown,
             });
         }
     }

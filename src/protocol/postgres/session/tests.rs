@@ -142,5 +142,6 @@ mod refusals;
 mod replies;
 mod rollbacks;
 mod settings;
+mod snapshots;
 mod transactions;
 mod uncertain;

@@ -1,0 +1,82 @@
+//! What was shown when a snapshot was taken, in a cursor or for export: never more than the gate
+//! was asked for, whatever fails on the way.
+
+use super::{BackendMessage, Driven, I, Message, T};
+
+const HOLD: &str = "BEGIN; DECLARE c CURSOR WITH HOLD FOR SELECT 1; COMMIT";
+
+fn under(ticket: &str) -> Driven {
+    let mut it = Driven::new();
+    set(&mut it, ticket);
+    it.done("SET");
+    it.ready(I);
+    it
+}
+
+fn set(it: &mut Driven, ticket: &str) {
+    it.query(&format!("SET ringfence.token = '{ticket}'"));
+}
+
+#[test]
+fn what_exports_a_snapshot_does_not_pass_for_what_its_name_meant_before() {
+    let mut it = under("a");
+    it.parse("s", "SELECT 'X'");
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.ready(I);
+    // It fails: there is one of this name.
+    it.parse("s", "SELECT pg_catalog.pg_export_snapshot()");
+    it.sync();
+    it.query("BEGIN");
+    it.bind("", "s");
+    it.0.consider(Message::Execute(b"")).unwrap_err();
+}
+
+#[test]
+fn an_exported_snapshot_is_of_the_tickets_that_were_settled() {
+    let mut it = under("b");
+    it.query("SET ringfence.token = 'a'; SELECT 1 / 0");
+    it.query("BEGIN ISOLATION LEVEL REPEATABLE READ");
+    it.query("SELECT pg_catalog.pg_export_snapshot()");
+    it.done("SET");
+    it.error();
+    it.ready(I);
+    it.done("BEGIN");
+    it.ready(T);
+    let shown = it.0.exports().unwrap();
+    assert_eq!(shown[0].as_slice().join(","), "a");
+}
+
+#[test]
+fn a_portal_that_may_not_be_made_hides_no_cursor() {
+    let mut it = under("a");
+    it.query(HOLD);
+    set(&mut it, "b");
+    it.parse("", "SELECT 1");
+    it.bind("c", "");
+    it.sync();
+    it.consider_query("FETCH c").unwrap_err();
+}
+
+#[test]
+fn a_cursor_whose_end_may_fail_is_there() {
+    let mut it = under("a");
+    it.query(HOLD);
+    it.query("BEGIN; SELECT 1 / 0");
+    it.query("CLOSE c");
+    it.query("ROLLBACK");
+    set(&mut it, "b");
+    it.consider_query("FETCH c").unwrap_err();
+}
+
+#[test]
+fn a_name_in_another_encoding_may_be_any_cursor() {
+    let mut it = under("a");
+    it.query(HOLD);
+    for tag in ["BEGIN", "DECLARE CURSOR", "COMMIT"] {
+        it.done(tag);
+    }
+    it.ready(I);
+    set(&mut it, "b");
+    it.0.consider(Message::Execute(b"\xe9")).unwrap_err();
+}

@@ -161,3 +161,20 @@ async fn a_revocation_of_which_nobody_knows_keeps_the_lease_closed() {
     // Only who made a mark takes it away.
     marks_become(&world, 1).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_goes_away_leaves_no_mark() {
+    let world = World::new(Version::V3_5);
+    let mut wire = Wire::new(world.etcd_address()).await;
+    let proxy = world.proxy_over("a", &wire.address.to_string(), &passing());
+    grant(&proxy).await;
+    wire.hold_before_call(4);
+    let mut leases = LeaseClient::new(proxy.channel().await);
+    let revoking = tokio::spawn(async move { leases.lease_revoke(revoke()).await });
+    wire.wait_until_held().await;
+    // Its call is cancelled, and its connection ends.
+    revoking.abort();
+    assert!(revoking.await.unwrap_err().is_cancelled());
+    wire.let_go();
+    without_marks(&world).await;
+}

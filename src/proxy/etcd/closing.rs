@@ -6,8 +6,8 @@
 //! - it is taken away only by who made it, and only if the revocation was not sent, or etcd has
 //!   said what became of it: one on its way could still delete what is attached after that.
 //!
-//! A mark that is left over (the proxy died, etcd's answer was lost, or the client left before it
-//! came) closes the lease to guarded keys as long as it is there: while the lease lives, should the
+//! A mark that is left over (the proxy died, or etcd's answer was lost or does not say what
+//! came of it) closes the lease to guarded keys as long as it is there: while it lives, should the
 //! revocation not have taken place, and for a new lease of the same number.
 
 use std::sync::Arc;

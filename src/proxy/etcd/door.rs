@@ -43,7 +43,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// One connection of a client, with its own connection to etcd.
 pub struct Door {
     pub(super) listening: Arc<Listening>,
-    pub(super) backend: Backend,
+    pub(super) backend: Arc<Backend>,
     pub(super) closings: Arc<Closings>,
     client: SocketAddr,
     /// Of listeners with another protocol there are none here.
@@ -116,7 +116,7 @@ impl Door {
         );
         Door {
             listening,
-            backend,
+            backend: Arc::new(backend),
             closings,
             client,
             no_rules: EtcdRules::default(),

@@ -7,6 +7,7 @@
 //! What is left: in a cluster, etcd tells the keys of a lease from its leader's own state, which
 //! may be behind by what it has not applied yet (etcd, issue 13915).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Response;
@@ -97,7 +98,7 @@ impl Door {
         })
     }
 
-    /// Sends the revocation.
+    /// Sends the revocation. Whether its client waits for the answer or not, the mark goes with it.
     async fn revoke(
         &self,
         heard: &Heard,
@@ -105,18 +106,24 @@ impl Door {
     ) -> Result<Response<ToClient>, Refusal> {
         let headers = with_own_headers(&heard.parts.headers);
         let wait_max = self.listening.config.limits.upstream_response_timeout;
-        let message = heard.message();
-        closing.sending();
-        let called = self.backend.call(REVOKE, headers, &message, wait_max).await;
-        let unary = called.map_err(|lost| {
-            if lost.is_unsent() {
+        let (backend, message) = (Arc::clone(&self.backend), heard.message());
+        let called = tokio::spawn(async move {
+            closing.sending();
+            let called = backend.call(REVOKE, headers, &message, wait_max).await;
+            let over = match &called {
+                Err(lost) => lost.is_unsent(),
+                Ok(unary) => unary.status().is_some_and(is_final),
+            };
+            if over {
                 closing.ended();
             }
-            self.lost(&lost, Kind::Write)
+            called
+        });
+        // It ends early with the runtime alone.
+        let called = called.await.map_err(|_| {
+            Refusal::unknown("the proxy is shutting down, and etcd has not answered")
         })?;
-        if unary.status().is_some_and(is_final) {
-            closing.ended();
-        }
+        let unary = called.map_err(|lost| self.lost(&lost, Kind::Write))?;
         Ok(match &unary.message {
             Some(message) => reply::unary(unary.head, message, unary.trailers),
             None => reply::failed(unary),

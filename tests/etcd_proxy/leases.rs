@@ -148,7 +148,8 @@ async fn a_revocation_of_which_nobody_knows_keeps_the_lease_closed() {
     let ticket = world.ticket("orders", 1);
     let mut client = other.client().await;
     let attached = client.put(with(leased("orders"), &[&ticket])).await;
-    refused(attached, Code::Unavailable, "busy");
+    let told = refused(attached, Code::Unavailable, "busy");
+    assert_eq!(told["lock"], "orders");
     // Clients do not see why.
     let all = RangeRequest {
         key: "_ringfence/".into(),

@@ -52,7 +52,7 @@ impl Door {
                 Ok(Unwrapped::Fenced(seen)) => {
                     let amended = self.judge(claims, &seen, deadline).await?;
                     if !amended && call.attaches() {
-                        return Err(being_revoked());
+                        return Err(being_revoked(claims));
                     }
                 }
                 Err(Malformed(reason)) => return Err(garbled(reason, call.kind)),
@@ -153,10 +153,14 @@ impl Door {
 }
 
 /// A lease takes no guarded keys any more.
-fn being_revoked() -> Refusal {
+fn being_revoked(claims: &[Claim]) -> Refusal {
     let detail = "the lease of this key is being revoked, by this proxy or another one, or who \
                   began to has not ended it: take another lease";
-    Refusal::busy(detail, std::time::Duration::from_secs(1))
+    let refusal = Refusal::busy(detail, std::time::Duration::from_secs(1));
+    match claims.first() {
+        Some(claim) => refusal.for_lock(claim.lock.clone()).with_token(claim.token),
+        None => refusal,
+    }
 }
 
 /// The headers of a call of ours on behalf of a client's.

@@ -80,7 +80,7 @@ impl Proxied {
         self.unread |= bytes
             .windows(UNREAD.len())
             .any(|it| it == UNREAD.as_bytes());
-        let forward = self.session.forward(considered);
+        let forward = self.session.forward(&considered);
         self.batch.extend(forward.before);
         self.batch.extend_from_slice(bytes);
         self.batch.extend(forward.after);

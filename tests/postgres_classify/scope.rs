@@ -64,7 +64,7 @@ fn run(session: &mut Session, client: &mut Client, text: &str) -> Option<Transac
         Err(refusal) if refusal.detail.contains(LATE) => return None,
         Err(refusal) => panic!("{text}: {refusal:?}"),
     };
-    let forward = session.forward(considered);
+    let forward = session.forward(&considered);
     assert!(forward.before.is_empty() && forward.after.is_empty());
     for (tag, payload) in client.messages(text) {
         let message = BackendMessage::read(tag, &payload).unwrap();

@@ -12,6 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::shape::{self, Shape};
 use super::{Class, Classified, Lexing, Statement, classify_text};
 
+/// The operations that read or change rows by themselves.
+pub const ROWS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "MERGE"];
+
 /// Longest text that is remembered, in bytes: longer ones are full of data and come once.
 pub const TEXT_BYTES_CACHED_MAX: usize = 8 << 10;
 
@@ -153,7 +156,6 @@ impl Shard {
 /// Whether any text of the same shape is the same: one statement that reads or changes rows, of
 /// which no value was looked at.
 pub(super) fn is_its_shape(classified: &Classified) -> bool {
-    const ROWS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "MERGE"];
     let [statement] = classified.statements.as_slice() else {
         return false;
     };

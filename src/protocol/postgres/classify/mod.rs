@@ -41,7 +41,7 @@ mod utility;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-pub use cache::{Classifier, ENTRIES_MAX, TEXT_BYTES_CACHED_MAX, TEXTS_BYTES_MAX};
+pub use cache::{Classifier, ENTRIES_MAX, ROWS, TEXT_BYTES_CACHED_MAX, TEXTS_BYTES_MAX};
 pub(super) use session::isolation;
 pub use statement::{
     Argument, Class, Classified, Effect, FunctionUse, Isolation, OpenedCursor, RelationName,

@@ -63,7 +63,7 @@ impl Session {
     }
 
     /// The message is forwarded: what is to be sent before it.
-    pub fn forward(&mut self, considered: Considered) -> Forward {
+    pub fn forward(&mut self, considered: &Considered) -> Forward {
         assert!(
             !considered.rolled_back || considered.only_rolls_back(),
             "nothing runs for a client that believes in a transaction that was rolled back"
@@ -81,20 +81,20 @@ impl Session {
             for run in &considered.runs {
                 self.note_run(run);
             }
-            for name in considered.names {
-                self.take_name(name);
+            for name in &considered.names {
+                self.take_name(name.clone());
             }
         }
         let runs = &considered.runs;
         let distrusts = !skipped && runs.iter().any(|run| run.statement.may_commit_inside());
-        for step in considered.steps {
-            if let (Step::Statement(Some(act)), false) = (&step, skipped) {
+        for step in &considered.steps {
+            if let (Step::Statement(Some(act)), false) = (step, skipped) {
                 self.ahead.apply(act);
                 if act.changes.iter().any(Change::is_of_path) {
                     self.path_touched = Some(self.next_span);
                 }
             }
-            if let (Step::Close(ClosedKind::Portal, name), false) = (&step, skipped) {
+            if let (Step::Close(ClosedKind::Portal, name), false) = (step, skipped) {
                 self.ahead.close_portal(name);
             }
             if let (Some(shown), false) = (step.snapshot(), skipped) {
@@ -102,8 +102,8 @@ impl Session {
             }
             let span = self.span_to_fill();
             match considered.kind {
-                Kind::Extended => span.push_extended(step),
-                _ => span.push(step),
+                Kind::Extended => span.push_extended(step.clone()),
+                _ => span.push(step.clone()),
             }
         }
         let span = self.span_to_fill();

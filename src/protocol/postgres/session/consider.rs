@@ -56,7 +56,6 @@ impl Session {
         Considered {
             runs: vec![],
             asks: false,
-            span: self.open_span().map_or(self.next_span, |span| span.id),
             rolled_back: self.rolled_back,
             may_commit: false,
             presents: Default::default(),
@@ -356,7 +355,7 @@ impl Session {
             it.shown.clone_from(&shown);
         }
         let analyses = self.analyses(looks, bound.iter().map(|it| &it.prepared));
-        names.push(Name::Portal(portal.into(), bound));
+        names.push(Name::Portal(portal.into(), bound.into()));
         Ok(Considered {
             names,
             presents,
@@ -380,7 +379,7 @@ impl Session {
             considered.may_commit = true;
             return Ok(considered);
         }
-        let bound: Vec<&Bound> = found.known.iter().copied().flatten().collect();
+        let bound: Vec<&Bound> = found.known.iter().copied().flat_map(|it| &**it).collect();
         check_acts(&bound)?;
         for (at, bound) in bound.into_iter().enumerate() {
             let Some(statement) = &bound.prepared.statement else {

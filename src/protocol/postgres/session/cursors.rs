@@ -86,7 +86,7 @@ impl Session {
         shown: &Shown,
     ) -> Result<(), Refusal> {
         let found = self.portals.candidates(name, self.open_id());
-        let bound: Vec<&Bound> = found.known.iter().copied().flatten().collect();
+        let bound: Vec<&Bound> = found.known.iter().copied().flat_map(|it| &**it).collect();
         let late = match bound.is_empty() {
             true => state.fetches_late(name, shown),
             // A Bind that is on its way may fail.
@@ -123,7 +123,7 @@ impl Session {
     /// What SQL's FETCH may run besides cursors, which only read: a portal that Bind has made runs
     /// its statement then. Which one it is does not matter: any that acts counts for all.
     pub(super) fn fetched(&self) -> Option<Arc<Statement>> {
-        let acts = |bound: &Vec<Bound>| {
+        let acts = |bound: &Arc<[Bound]>| {
             let mut statements = bound.iter().map(|it| it.prepared.statement.as_ref());
             statements.any(|it| it.is_some_and(|it| it.class != Class::Read))
         };

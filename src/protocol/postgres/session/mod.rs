@@ -40,6 +40,7 @@ mod cursors;
 mod early;
 mod lexing;
 mod names;
+mod recall;
 mod reply;
 mod span;
 mod state;
@@ -56,6 +57,7 @@ pub use tamper::may_turn_read_write;
 
 use self::lexing::LexingState;
 use self::names::Names;
+use self::recall::Recall;
 use self::span::{Span, Step};
 use self::state::State;
 use super::classify::{Class, Classified, Lexing, SessionControl, Statement, TransactionControl};
@@ -128,8 +130,6 @@ pub struct Considered {
     pub runs: Vec<Run>,
     /// The gate is asked for every ticket of its runs before it is forwarded.
     pub asks: bool,
-    /// The span whose permits these are.
-    pub span: SpanId,
     /// The proxy rolled this session's transaction back: refuse it with the reason, unless
     /// [`Considered::only_rolls_back`].
     pub rolled_back: bool,
@@ -159,7 +159,7 @@ enum Kind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Name {
     Statement(Box<[u8]>, Prepared),
-    Portal(Box<[u8]>, Vec<Bound>),
+    Portal(Box<[u8]>, Arc<[Bound]>),
     /// The comment of the unnamed statement is used up.
     CommentUsed,
 }
@@ -225,7 +225,7 @@ pub struct Session {
     next_span: SpanId,
     status: TransactionStatus,
     statements: Names<Prepared>,
-    portals: Names<Vec<Bound>>,
+    portals: Names<Arc<[Bound]>>,
     /// The server waits for CopyData.
     copying: bool,
     /// A statement was prepared that calls set_config.
@@ -246,6 +246,7 @@ pub struct Session {
     exported: Option<(Box<str>, Shown)>,
     /// A span up to this one may change the path, or what it means.
     path_touched: Option<SpanId>,
+    recall: Recall,
 }
 
 impl Session {
@@ -270,6 +271,7 @@ impl Session {
             distrusted: 0,
             exported: None,
             path_touched: None,
+            recall: Recall::default(),
         }
     }
 
@@ -321,6 +323,11 @@ impl Session {
     /// Whether the open transaction has taken a snapshot, as far as the server has told.
     pub fn has_snapshot(&self) -> bool {
         self.certain.has_snapshot()
+    }
+
+    /// The span that the next message joins, or begins: whose permits are asked for.
+    pub fn span(&self) -> SpanId {
+        self.open_id().unwrap_or(self.next_span)
     }
 
     /// The first span that has not ended.

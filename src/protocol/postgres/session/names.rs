@@ -145,6 +145,16 @@ impl<T: PartialEq> Names<T> {
         found
     }
 
+    /// What a name means, if that is certain in a message that would join the open span.
+    pub(super) fn only(&self, name: &[u8], open: Option<SpanId>) -> Option<&T> {
+        let awaited = self.awaited.iter().rfind(|it| *it.name == *name);
+        let Some(it) = awaited else {
+            return self.certain.get(name);
+        };
+        let certain = it.skips.is_some() && it.skips == open && it.number >= self.unknown_before;
+        certain.then_some(&it.value)
+    }
+
     /// Whether a name other than the empty one stands, or may come to stand, for such a value.
     pub(super) fn any_named(&self, is: impl Fn(&T) -> bool) -> bool {
         let awaited = self.awaited.iter().filter(|it| !it.name.is_empty());

@@ -74,7 +74,7 @@ impl State {
     }
 
     /// Whether the transaction, or the one that comes next, reads as of one snapshot.
-    fn has_one_snapshot(&self) -> bool {
+    pub(super) fn has_one_snapshot(&self) -> bool {
         let isolation = match self.scope.in_transaction() {
             true => self.isolation,
             false => self.scope.now().isolation,

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::{Considered, Deliver, Message, Session, Unexpected, may_turn_read_write};
 use crate::protocol::postgres::classify::{Classified, Isolation, Lexing, Unreadable, classify};
 use crate::protocol::postgres::frame::{
@@ -34,15 +36,14 @@ impl Driven {
     }
 
     fn query(&mut self, text: &str) -> Considered {
-        let considered = self.consider_query(text).unwrap();
-        self.0.forward(considered.clone());
-        considered
+        let classified = classify(text.as_bytes(), Lexing::CERTAIN);
+        self.send(Message::Query(text.as_bytes(), &classified))
     }
 
     fn send(&mut self, message: Message<'_>) -> Considered {
-        let considered = self.0.consider(message).unwrap();
-        self.0.forward(considered.clone());
-        considered
+        let considered = consider(&mut self.0, message).unwrap();
+        self.0.forward(&considered);
+        Considered::clone(&considered)
     }
 
     fn parse(&mut self, name: &str, text: &str) {
@@ -121,6 +122,16 @@ impl Driven {
     }
 }
 
+/// What a message does: recalled, which debug builds check, or found and remembered.
+fn consider(session: &mut Session, message: Message<'_>) -> Result<Arc<Considered>, Refusal> {
+    if let Some(considered) = session.recall(message) {
+        return Ok(considered);
+    }
+    let considered = Arc::new(session.consider(message)?);
+    session.remember(message, &considered);
+    Ok(considered)
+}
+
 /// A Bind without values.
 fn bind<'m>(portal: &'m str, statement: &'m str) -> Message<'m> {
     Message::BindHead(BindHead {
@@ -138,6 +149,7 @@ fn of(considered: &Considered) -> Vec<String> {
 mod copies;
 mod names;
 mod random;
+mod recall;
 mod refusals;
 mod replies;
 mod rollbacks;

@@ -36,6 +36,21 @@ pub(super) struct Ending {
     pub(super) ends_prepared: Vec<(Box<str>, Use)>,
 }
 
+impl Ending {
+    /// Whether it brings nothing about.
+    pub(super) fn is_nothing(&self) -> bool {
+        let may = self.distrusts
+            || self.defines
+            || self.makes_foreign
+            || self.shifts
+            || self.redefines
+            || self.shadows
+            || self.unseen > Unseen::Nothing;
+        let made = self.temporary.len() + self.made.len();
+        !may && made + self.prepares.len() + self.ends_prepared.len() == 0
+    }
+}
+
 /// A name that is on disk, and is taken back where its PREPARE TRANSACTION is not forwarded.
 pub(super) struct Recorded {
     prepared: Prepared,
@@ -140,6 +155,13 @@ impl Effects {
         let ends = ending.ends_prepared.drain(..);
         self.names
             .extend(ends.map(|(gid, used)| named(false, gid, used)));
+    }
+
+    /// Whether nothing is on its way that changes what statements need.
+    pub(super) fn are_none(&self) -> bool {
+        let defines = self.defined.is_some() || self.made_foreign.is_some();
+        let changes = self.unseen.is_some() || self.shifted.is_some() || self.redefined.is_some();
+        !defines && !changes
     }
 
     /// Whether a change of the catalog is on its way, or not committed.

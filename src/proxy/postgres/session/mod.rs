@@ -1,10 +1,11 @@
 //! One client and its backend connection, in one task: whatever can go on goes on at each poll.
 //!
 //! The stages, one file each: `requests` (decode, consider, forward), `weigh` (what a message
-//! needs: `genuine` tickets, locks by `resolved` names, foreign tables that are `unseen`), `admit`
-//! (the gate, at once or by waiting), `hide` (no ticket leaves), `replies` (whose they are, what
-//! ends with them), `effects` (what a transaction's end brings about), `revoke` (a newer token has
-//! come), `held` (read-only without a ticket), `end` (either side is gone).
+//! needs: `genuine` tickets, locks by `resolved` names, foreign tables that are `unseen`; found
+//! once for what comes `again`), `admit` (the gate, at once or by waiting), `hide` (no ticket
+//! leaves), `replies` (whose they are, what ends with them), `effects` (what a transaction's end
+//! brings about), `revoke` (a newer token has come), `held` (read-only without a ticket), `end`
+//! (either side is gone).
 //!
 //! Invariants:
 //! - while a message waits for the gate, nothing behind it is looked at, and replies go on;
@@ -13,6 +14,7 @@
 //! - where the session ends with permits in flight, `Flights` has its writes proven dead.
 
 mod admit;
+mod again;
 mod effects;
 mod end;
 mod exporting;
@@ -34,6 +36,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use self::admit::Admission;
+use self::again::Again;
 use self::effects::Effects;
 use self::end::Phase;
 use self::exporting::Exporting;
@@ -155,6 +158,7 @@ struct Session {
     /// Tables of the open transaction.
     made: Vec<RelationName>,
     resolved: Resolved,
+    again: Again,
     sets: Sets,
     slots: Slots,
     admission: Admission,
@@ -211,6 +215,7 @@ impl Session {
             shadowed: false,
             made: vec![],
             resolved: Resolved::default(),
+            again: Again::default(),
             sets: Sets::default(),
             slots: Slots::default(),
             admission: Admission::default(),

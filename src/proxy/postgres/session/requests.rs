@@ -4,6 +4,8 @@
 //! Invariant: of a refused message no byte leaves; what takes its place keeps the server's count of
 //! answers.
 
+use std::sync::Arc;
+
 use super::effects::Ending;
 use super::end::Phase;
 use super::hide::{Hidden, Watch};
@@ -281,22 +283,37 @@ impl Session {
             Hidden::Refused(refusal) => return self.refuse_unread(message, refusal),
         };
         loop {
-            let considered = match self.core.consider(message) {
+            let considered = match self.consider(message) {
                 Ok(considered) => considered,
-                Err(refusal) => match self.consider_observed(message, &refusal) {
-                    Some(considered) => considered,
-                    None => return self.refuse_unread(message, refusal),
-                },
+                Err(refusal) => return self.refuse_unread(message, refusal),
             };
             match self.weigh(&considered) {
                 Weighed::Again => {}
                 Weighed::Later => return Taken::Later,
                 Weighed::Refused(refusal) => return self.refuse(&considered, &refusal),
                 Weighed::Passed(ending) => {
-                    self.forward(considered, ending, hidden.as_deref().unwrap_or(raw.bytes));
+                    let bytes = hidden.as_deref().unwrap_or(raw.bytes);
+                    self.forward(&considered, ending, bytes);
                     return Taken::Forwarded;
                 }
             }
+        }
+    }
+
+    fn consider(&mut self, message: Message<'_>) -> Result<Arc<Considered>, Refusal> {
+        if let Some(considered) = self.core.recall(message) {
+            return Ok(considered);
+        }
+        match self.core.consider(message) {
+            Ok(considered) => {
+                let considered = Arc::new(considered);
+                self.core.remember(message, &considered);
+                Ok(considered)
+            }
+            Err(refusal) => match self.consider_observed(message, &refusal) {
+                Some(considered) => Ok(Arc::new(considered)),
+                None => Err(refusal),
+            },
         }
     }
 
@@ -323,11 +340,11 @@ impl Session {
         considered.ok()
     }
 
-    fn forward(&mut self, considered: Considered, mut ending: Ending, bytes: &[u8]) {
-        let (span, runs) = (considered.span, !considered.runs.is_empty());
-        self.revocation.note_commit(&considered);
-        self.note_reset(&considered);
-        self.note_exports(&considered);
+    fn forward(&mut self, considered: &Considered, mut ending: Ending, bytes: &[u8]) {
+        let (span, runs) = (self.core.span(), !considered.runs.is_empty());
+        self.revocation.note_commit(considered, span);
+        self.note_reset(considered);
+        self.note_exports(considered);
         let forward = self.core.forward(considered);
         self.backend.send(&forward.before);
         self.backend.send(bytes);

@@ -73,7 +73,7 @@ impl Revocation {
     }
 
     /// Notes a message that is about to be forwarded.
-    pub(super) fn note_commit(&mut self, considered: &Considered) {
+    pub(super) fn note_commit(&mut self, considered: &Considered, span: SpanId) {
         let commits = considered.runs.iter().any(|run| {
             matches!(
                 run.statement.class,
@@ -83,7 +83,7 @@ impl Revocation {
             )
         });
         if commits {
-            self.commit = Some(considered.span);
+            self.commit = Some(span);
         }
     }
 }
@@ -233,7 +233,7 @@ impl Session {
             active.failed_copy = true;
         }
         if let Ok(considered) = self.core.consider(Message::CopyEnd) {
-            self.core.forward(considered);
+            self.core.forward(&considered);
             self.backend.send(&copy_fail(COPY_FAILED));
         }
         true

@@ -56,7 +56,7 @@ impl From<Refusal> for Untold {
 
 impl Session {
     /// Decides on a message, as far as that can be done now. Passed: its permits are taken.
-    pub(super) fn weigh(&mut self, considered: &Considered) -> Weighed {
+    pub(super) fn weigh(&mut self, considered: &Arc<Considered>) -> Weighed {
         let enforces = self.listener.config.mode == Mode::Enforce;
         if considered.rolled_back && !considered.only_rolls_back() {
             return Weighed::Refused(self.lost_refusal());
@@ -85,7 +85,7 @@ impl Session {
         if let Err(refusal) = self.check_held(considered) {
             return Weighed::Refused(refusal);
         }
-        let (needs, ending) = match self.needs(considered, runs) {
+        let (needs, ending) = match self.needs_again(considered, runs) {
             Ok(told) => told,
             Err(untold) => return self.untold(untold, considered),
         };
@@ -201,7 +201,11 @@ impl Session {
         }
     }
 
-    fn needs(&mut self, considered: &Considered, runs: &[Run]) -> Result<(Needs, Ending), Untold> {
+    pub(super) fn needs(
+        &mut self,
+        considered: &Considered,
+        runs: &[Run],
+    ) -> Result<(Needs, Ending), Untold> {
         let mut ending = Ending::default();
         let mut claims: Arc<[Claim]> = [].into();
         let mut writes = false;
@@ -220,7 +224,7 @@ impl Session {
             claims,
             writes,
             asks: considered.asks,
-            span: considered.span,
+            span: self.core.span(),
             may_commit: considered.may_commit,
         };
         match considered.runs.is_empty() {

@@ -2,12 +2,13 @@
 
 use super::{
     BackendMessage, ClosedKind, Driven, E, I, Lexing, Message, Session, T, Tickets, classify,
+    consider,
 };
 use crate::protocol::postgres::session::Forward;
 use proptest::prelude::{Strategy, prop, prop_oneof, proptest};
 
 fn step() -> impl Strategy<Value = u8> {
-    prop_oneof![0_u8..24]
+    prop_oneof![0_u8..28]
 }
 
 proptest! {
@@ -15,6 +16,8 @@ proptest! {
     #[test]
     fn no_order_of_messages_makes_it_panic(steps in prop::collection::vec(step(), 0..60)) {
         let mut it = Driven::new();
+        let rows = ["SELECT 1", "UPDATE t SET a = 1"];
+        let known = rows.map(|text| classify(text.as_bytes(), Lexing::CERTAIN));
         for step in steps {
             let texts = ["BEGIN", "COMMIT", "SET ringfence.token = 'a'", "COPY t FROM STDIN"];
             let message = match step {
@@ -22,6 +25,16 @@ proptest! {
                     let text = texts[usize::from(step)];
                     let classified = classify(text.as_bytes(), Lexing::CERTAIN);
                     let message = Message::Parse(b"", text.as_bytes(), &classified);
+                    forward_or_refuse(&mut it.0, message);
+                    continue;
+                }
+                24..28 => {
+                    let which = usize::from(step % 2);
+                    let (text, known) = (rows[which], &known[which]);
+                    let message = match step {
+                        24 | 25 => Message::Query(text.as_bytes(), known),
+                        _ => Message::Parse(b"", text.as_bytes(), known),
+                    };
                     forward_or_refuse(&mut it.0, message);
                     continue;
                 }
@@ -72,17 +85,17 @@ fn forward_or_refuse(session: &mut Session, message: Message<'_>) {
         let considered = session.consider(message).unwrap();
         assert!(considered.runs.is_empty() && considered.analyses.is_empty());
         assert!(considered.presents.iter().all(Tickets::is_empty));
-        assert_eq!(session.forward(considered), Forward::default());
+        assert_eq!(session.forward(&considered), Forward::default());
         assert_eq!(*session, short);
         return;
     }
     assert_eq!(*session, short);
-    match session.consider(message) {
+    match consider(session, message) {
         Ok(considered) if considered.rolled_back && !considered.only_rolls_back() => {
             session.refuse(&considered, vec![]);
         }
         Ok(considered) => {
-            session.forward(considered);
+            session.forward(&considered);
         }
         Err(_) => {
             let unread = session.unread(message);

@@ -55,7 +55,7 @@ fn a_refused_commit_ends_its_transaction() {
     let sent = it.0.refuse(&considered, b"RF001".to_vec());
     assert_eq!(sent[0], b'P');
     let considered = it.0.consider(Message::Sync).unwrap();
-    let forward = it.0.forward(considered);
+    let forward = it.0.forward(&considered);
     assert!(forward.after.ends_with(b"ROLLBACK\0"));
     it.reply(BackendMessage::ParseComplete);
     it.reply(BackendMessage::BindComplete);

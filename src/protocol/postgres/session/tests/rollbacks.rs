@@ -34,7 +34,7 @@ fn a_client_that_was_rolled_back_gets_the_state_that_it_expects() {
     let mut it = rolled_back();
     let considered = it.consider_query("ROLLBACK").unwrap();
     assert!(considered.only_rolls_back());
-    assert!(it.0.forward(considered).before.ends_with(b"BEGIN\0"));
+    assert!(it.0.forward(&considered).before.ends_with(b"BEGIN\0"));
     it.done("BEGIN");
     assert_eq!(it.reply(BackendMessage::ReadyForQuery(T)), Deliver::Swallow);
     assert_eq!(it.done("ROLLBACK"), Deliver::Pass);
@@ -99,14 +99,15 @@ fn the_error_of_a_pipeline_without_a_block_ends_its_transaction() {
         it.0.reply(&error).unwrap().ended
     };
     let mut it = Driven::new();
-    let update = it.run("UPDATE t SET a = 1");
+    let update = it.0.span();
+    it.run("UPDATE t SET a = 1");
     it.ran("UPDATE 1");
     it.run("SELECT 1/0");
     it.reply(BackendMessage::ParseComplete);
     it.reply(BackendMessage::BindComplete);
-    assert_eq!(ended(&mut it), Some(update.span));
+    assert_eq!(ended(&mut it), Some(update));
     it.sync();
-    assert_eq!(it.ready(I), Some(update.span));
+    assert_eq!(it.ready(I), Some(update));
     // A block may go on from a savepoint.
     it.did("BEGIN", "BEGIN", T);
     it.run("SELECT 1/0");

@@ -15,9 +15,10 @@ fn a_transaction_asks_once_and_its_permits_last_to_its_end() {
     assert!(!update.asks);
     it.done("UPDATE 1");
     assert_eq!(it.ready(T), None);
-    let commit = it.query("COMMIT");
+    let commit = it.0.span();
+    it.query("COMMIT");
     it.done("COMMIT");
-    assert_eq!(it.ready(I), Some(commit.span));
+    assert_eq!(it.ready(I), Some(commit));
     assert!(it.query("UPDATE t SET a = 2").asks);
 }
 

@@ -17,7 +17,8 @@ source="${RINGFENCE_REDIS_SUITE_SOURCE:-bookworm/redis}"
 release="${source%%/*}" package="${source##*/}"
 folder="redis-suite-${source/\//-}"
 work="${RINGFENCE_REDIS_SUITE_DIR:-$root/target/${folder/%-bookworm-redis/}}"
-server="$(realpath "$(command -v "${RINGFENCE_REDIS_SUITE_SERVER:-redis-server}")")"
+# Not resolved: a link's name tells the program what it is to be.
+server="$(realpath --no-symlinks "$(command -v "${RINGFENCE_REDIS_SUITE_SERVER:-redis-server}")")"
 ringfence="${RINGFENCE_BIN:-$root/target/debug/ringfence}"
 # A unit that hangs, as unit/protocol does now and then also direct, is ended.
 unit_seconds="${RINGFENCE_REDIS_SUITE_UNIT_SECONDS:-240}"

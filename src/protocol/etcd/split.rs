@@ -34,13 +34,13 @@ impl Default for TxnOpsMax {
 /// A transaction that etcd would take alone, but not with its fences.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "etcd takes {max} operations in a transaction: this one leaves none for comparing its \
-     {fences} tickets, and its branches cannot be sent in two parts"
+    "etcd takes {max} operations in a transaction: this one leaves none for the {fences} \
+     comparisons that its tickets and leases need, and its branches cannot be sent in two parts"
 )]
 pub struct NoRoom {
     /// The server's limit.
     pub max: usize,
-    /// Floors that are to be compared.
+    /// Floors and leases that are to be compared.
     pub fences: usize,
 }
 

@@ -26,8 +26,10 @@
 //!   `redis_cli_pipes`
 //! - RedisLabs/redis-cluster-proxy 18, 48: a client that leaves a blocked command crashes it:
 //!   `a_client_that_leaves_its_blocked_command_harms_nobody`
-//! - RedisLabs/redis-cluster-proxy 21, 88: requests that are cut between reads are misread:
-//!   `requests_may_be_cut_anywhere`
+//! - RedisLabs/redis-cluster-proxy 21, 88, 94: requests that are cut between reads, and empty
+//!   values, are misread: `requests_may_be_cut_anywhere`
+//! - RedisLabs/redis-cluster-proxy 44: the reply after an error goes astray:
+//!   `an_error_shifts_no_reply`
 //! - RedisLabs/redis-cluster-proxy 49: PING within MULTI is answered at once:
 //!   `within_a_transaction_the_proxy_answers_nothing_itself`
 //! - RedisLabs/redis-cluster-proxy 79: binary values are cut:
@@ -421,6 +423,29 @@ fn requests_may_be_cut_anywhere() {
         assert_eq!(client.read(), bulk(""), "{cut}");
         assert_eq!(client.read(), bulk("in line"), "{cut}");
     }
+}
+
+#[test]
+fn an_error_shifts_no_reply() {
+    let world = world();
+    let mut client = world.proxy.holder(1);
+    client.send_bytes(&all(&[
+        &["SET", "job:1:s", "x"],
+        &["LPUSH", "job:1:s", "y"],
+        &["GET", "job:1:s"],
+        // Refused by the proxy, unknown to it, and without its arguments.
+        &["SET", "job::a", "x"],
+        &["NOSUCH", "job:1:s"],
+        &["GET"],
+        &["STRLEN", "job:1:s"],
+    ]));
+    assert_eq!(client.read(), ok());
+    assert_eq!(code(&client.read()), "WRONGTYPE");
+    assert_eq!(client.read(), bulk("x"));
+    for expected in ["FENCEUNCLASS", "FENCEUNCLASS", "ERR"] {
+        assert_eq!(code(&client.read()), expected);
+    }
+    assert_eq!(client.read(), Value::Int(1));
 }
 
 #[test]

@@ -6,13 +6,13 @@
 
 #[path = "support/process.rs"]
 mod process;
+#[path = "support/proxy.rs"]
+mod proxy;
 #[path = "support/stats.rs"]
 mod stats;
 
 #[path = "http/proxies.rs"]
 mod proxies;
-#[path = "http/serve.rs"]
-mod serve;
 #[path = "http/wrk.rs"]
 mod wrk;
 
@@ -38,9 +38,9 @@ struct Contender {
 fn main() {
     let arguments: Vec<_> = std::env::args_os().collect();
     if let [_, first, config] = arguments.as_slice()
-        && first == serve::ARGUMENT
+        && first == proxy::ARGUMENT
     {
-        return serve::serve(Path::new(config));
+        return proxy::serve(Path::new(config));
     }
     compare();
 }

@@ -30,6 +30,9 @@ const V3LOCK: &str = "etcd v3lock";
 const ON_ETCD: &str = "lockd on etcd";
 const EMBEDDED: &str = "lockd embedded";
 
+/// A load that takes longer is given up: its figures would mean nothing.
+const LOAD_MAX: Duration = Duration::from_secs(120);
+
 /// A load by its name and what it counts.
 #[derive(Clone, Copy)]
 enum Load {
@@ -90,13 +93,13 @@ async fn main() {
         let mut own_store = Vec::new();
         for _ in 0..rounds {
             if wanted(V3LOCK) {
-                peer.push(with_cpu(load.run(&v3lock, period), &[&etcd]).await);
+                peer.extend(with_cpu(load.run(&v3lock, period), &[&etcd]).await);
             }
             if wanted(ON_ETCD) {
-                ours.push(with_cpu(load.run(&lockd, period), &[&etcd, &over_etcd]).await);
+                ours.extend(with_cpu(load.run(&lockd, period), &[&etcd, &over_etcd]).await);
             }
             if wanted(EMBEDDED) {
-                own_store.push(with_cpu(load.run(&alone, period), &[&embedded]).await);
+                own_store.extend(with_cpu(load.run(&alone, period), &[&embedded]).await);
             }
         }
         println!("\n{}", load.name());
@@ -119,16 +122,23 @@ struct Measured {
     cpu_us: f64,
 }
 
-async fn with_cpu(load: impl Future<Output = Figures>, used: &[&servers::Running]) -> Measured {
+/// `None`: it has not ended, as v3lock's waiters now and then do not.
+async fn with_cpu(
+    load: impl Future<Output = Figures>,
+    used: &[&servers::Running],
+) -> Option<Measured> {
     let cpu = || {
         used.iter()
             .map(|running| running.server.cpu())
             .sum::<Duration>()
     };
     let before = cpu();
-    let figures = load.await;
+    let Ok(figures) = tokio::time::timeout(LOAD_MAX, load).await else {
+        println!("a load has not ended after {} s", LOAD_MAX.as_secs());
+        return None;
+    };
     let cpu_us = (cpu() - before).as_secs_f64() * 1e6 / figures.operations as f64;
-    Measured { figures, cpu_us }
+    Some(Measured { figures, cpu_us })
 }
 
 fn rate(measured: &[Measured]) -> f64 {

@@ -9,6 +9,8 @@
 mod postgres;
 #[path = "support/process.rs"]
 mod process;
+#[path = "support/proxy.rs"]
+mod proxy;
 #[path = "support/stats.rs"]
 mod stats;
 
@@ -16,8 +18,6 @@ mod stats;
 mod idle;
 #[path = "postgres/load.rs"]
 mod load;
-#[path = "http/serve.rs"]
-mod serve;
 #[path = "postgres/servers.rs"]
 mod servers;
 
@@ -39,9 +39,9 @@ struct Samples {
 fn main() {
     let arguments: Vec<_> = std::env::args_os().collect();
     if let [_, first, config] = arguments.as_slice()
-        && first == serve::ARGUMENT
+        && first == proxy::ARGUMENT
     {
-        return serve::serve(Path::new(config));
+        return proxy::serve(Path::new(config));
     }
     let dir = tempfile::tempdir().expect("a directory for configurations");
     let server = servers::postgres();

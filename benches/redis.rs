@@ -7,6 +7,8 @@
 
 #[path = "support/process.rs"]
 mod process;
+#[path = "support/proxy.rs"]
+mod proxy;
 #[path = "support/stats.rs"]
 mod stats;
 
@@ -14,8 +16,6 @@ mod stats;
 mod idle;
 #[path = "redis/load.rs"]
 mod load;
-#[path = "http/serve.rs"]
-mod serve;
 #[path = "redis/servers.rs"]
 mod servers;
 
@@ -36,9 +36,9 @@ struct Samples {
 fn main() {
     let arguments: Vec<_> = std::env::args_os().collect();
     if let [_, first, config] = arguments.as_slice()
-        && first == serve::ARGUMENT
+        && first == proxy::ARGUMENT
     {
-        return serve::serve(Path::new(config));
+        return proxy::serve(Path::new(config));
     }
     idle::raise_file_limit();
     let dir = tempfile::tempdir().expect("a directory for configurations");

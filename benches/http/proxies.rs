@@ -3,15 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use ringfence::lock_name::LockName;
-use ringfence::ticket::{SealScope, SigningKey, Ticket};
-use ringfence::token::Token;
+use ringfence::ticket::SigningKey;
 
 use super::process::{Server, free_port};
-use super::serve;
-
-const INSTANCE: &str = "bench";
-const LOCK: &str = "bench";
+use super::proxy::{self, INSTANCE, LOCK, start_one, written};
 
 /// A server and where it listens.
 pub struct Proxy {
@@ -30,14 +25,7 @@ pub struct Signed {
 /// A ticket of the lock that the rule names.
 pub fn ticket() -> Signed {
     let key = SigningKey::generate();
-    let envelope = key.sign_ticket(&Ticket {
-        lock: LockName::new(LOCK).expect("a lock name"),
-        token: Token::new(33).expect("a token"),
-        holder: "bench".to_owned(),
-        session: "bench".to_owned(),
-        issued_unix_ms: 0,
-        seal: SealScope::Required(vec![INSTANCE.to_owned()]),
-    });
+    let envelope = proxy::ticket(&key);
     Signed { envelope, key }
 }
 
@@ -126,8 +114,7 @@ pub fn haproxy(dir: &Path, origin: u16) -> Proxy {
 /// The ringfence proxy with one http listener and one rule.
 pub fn ringfence(dir: &Path, origin: u16, ticket: &Signed) -> Proxy {
     let (port, admin) = (free_port(), free_port());
-    let keys = dir.join("keys.txt");
-    std::fs::write(&keys, ticket.key.verifying().to_text() + "\n").expect("a key file");
+    let keys = written(dir, "keys.txt", &(ticket.key.verifying().to_text() + "\n"));
     let text = format!(
         r#"
         instance = "{INSTANCE}"
@@ -149,14 +136,10 @@ pub fn ringfence(dir: &Path, origin: u16, ticket: &Signed) -> Proxy {
         data = dir.join("ringfence").display(),
         keys = keys.display(),
     );
-    let config = dir.join("ringfence.toml");
-    std::fs::write(&config, text).expect("the proxy's configuration");
-    let program = std::env::current_exe().expect("this program's path");
-    let mut command = Command::new(program);
-    command.arg(serve::ARGUMENT).arg(&config);
+    let config = written(dir, "ringfence.toml", &text);
     Proxy {
         name: "ringfence",
-        server: Server::start("ringfence", &mut command, dir, &[port]),
+        server: start_one("ringfence", &config, dir, &[port]),
         port,
     }
 }

@@ -1,23 +1,19 @@
 //! Postgres and the proxies in front of it, one worker each.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ringfence::config::ProxyConfig;
-use ringfence::lock_name::LockName;
 use ringfence::proxy::postgres::fence_store;
-use ringfence::ticket::{SealScope, SigningKey, Ticket};
-use ringfence::token::Token;
+use ringfence::ticket::SigningKey;
 use rustix::process::geteuid;
 
 use super::postgres::{APP, CONTROL, Options, Postgres, programs};
 use super::process::{Server, free_port};
-use super::serve;
+use super::proxy::{INSTANCE, start_one, ticket, written};
 
-const INSTANCE: &str = "bench";
-const LOCK: &str = "bench";
 /// Backends, for the idle connections of one proxy after the other: pgbouncer keeps its own.
 const CONNECTIONS_MAX: u32 = 3500;
 /// Of pgbench: with fewer branches most transactions of 64 connections wait for a row.
@@ -230,28 +226,7 @@ fn serving(
     if store == "backend" {
         install(&config, upstream);
     }
-    let program = std::env::current_exe().expect("this program's path");
-    let mut command = Command::new(program);
-    command.arg(serve::ARGUMENT).arg(&config);
     let ports: Vec<u16> = listeners.iter().map(|(_, port, _)| *port).collect();
     let name = format!("ringfence-{store}");
-    Rc::new(Server::start(&name, &mut command, dir, &ports))
-}
-
-/// A ticket of the lock that the rule names.
-fn ticket(key: &SigningKey) -> String {
-    key.sign_ticket(&Ticket {
-        lock: LockName::new(LOCK).expect("a lock name"),
-        token: Token::new(33).expect("a token"),
-        holder: "bench".to_owned(),
-        session: "bench".to_owned(),
-        issued_unix_ms: 0,
-        seal: SealScope::Required(vec![INSTANCE.to_owned()]),
-    })
-}
-
-fn written(dir: &Path, name: &str, text: &str) -> PathBuf {
-    let path = dir.join(name);
-    std::fs::write(&path, text).expect("a configuration file");
-    path
+    Rc::new(start_one(&name, &config, dir, &ports))
 }

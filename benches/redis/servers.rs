@@ -4,15 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 
-use ringfence::lock_name::LockName;
-use ringfence::ticket::{SealScope, SigningKey, Ticket};
-use ringfence::token::Token;
+use ringfence::ticket::SigningKey;
 
 use super::process::{Server, free_port};
-use super::serve;
+use super::proxy::{INSTANCE, LOCK, start_one, ticket, written};
 
-const INSTANCE: &str = "bench";
-const LOCK: &str = "bench";
 /// Redis's own clients, and those of the proxies that open one for each of theirs.
 const CLIENTS_MAX: u32 = 9_900;
 
@@ -199,11 +195,7 @@ fn ringfence(dir: &Path, redis: u16) -> [Contender; 2] {
         keys = keys.display(),
     );
     let config = written(dir, "ringfence.toml", &text);
-    let program = std::env::current_exe().expect("this program's path");
-    let mut command = Command::new(program);
-    command.arg(serve::ARGUMENT).arg(&config);
-    let server = Server::start("ringfence", &mut command, dir, &[open, fenced]);
-    let server = Rc::new(server);
+    let server = Rc::new(start_one("ringfence", &config, dir, &[open, fenced]));
     let listener = |name, port, user| Contender {
         name,
         port,
@@ -215,22 +207,4 @@ fn ringfence(dir: &Path, redis: u16) -> [Contender; 2] {
         listener("ringfence, no rule", open, None),
         listener("ringfence, fenced", fenced, Some(user)),
     ]
-}
-
-/// A ticket of the lock that the rule names.
-fn ticket(key: &SigningKey) -> String {
-    key.sign_ticket(&Ticket {
-        lock: LockName::new(LOCK).expect("a lock name"),
-        token: Token::new(33).expect("a token"),
-        holder: "bench".to_owned(),
-        session: "bench".to_owned(),
-        issued_unix_ms: 0,
-        seal: SealScope::Required(vec![INSTANCE.to_owned()]),
-    })
-}
-
-fn written(dir: &Path, name: &str, text: &str) -> PathBuf {
-    let path = dir.join(name);
-    std::fs::write(&path, text).expect("a configuration file");
-    path
 }

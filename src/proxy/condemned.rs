@@ -5,7 +5,8 @@
 //! - a session is tried until it is gone, however long the server is away: its locks stay closed to
 //!   newer tokens for so long.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
@@ -17,6 +18,9 @@ use crate::telemetry::SESSIONS_ENDED;
 
 /// First and longest wait before a session that is still there is tried again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
+
+/// Most sessions of one exchange with a server.
+const BATCH_SESSIONS_MAX: usize = 256;
 
 /// A session that is to be ended.
 pub(super) struct Condemned<S> {
@@ -140,4 +144,72 @@ impl<S> Tries<S> {
         };
         self.open = open;
     }
+}
+
+/// How sessions are ended at one kind of server.
+pub(super) trait Ends: Sync {
+    /// What names one.
+    type Session: Send + Sync;
+
+    /// The server process, or the cluster, that a session is of: those of one are ended together.
+    fn server(session: &Self::Session) -> Arc<str>;
+
+    /// Has the server end these, and asks it which of them are still there, in their order.
+    fn end(
+        &self,
+        server: &str,
+        sessions: &[&Self::Session],
+    ) -> impl Future<Output = Result<Vec<bool>, NotEnded>> + Send;
+}
+
+/// The server did not end them, or did not say.
+pub(super) struct NotEnded {
+    /// Why.
+    pub(super) reason: String,
+    /// One of them may not be ended: the others may be, alone.
+    pub(super) denied: bool,
+}
+
+/// One try for each; returns those that are not proven gone. `backend`: what the log calls the
+/// server.
+pub(super) async fn end_all<E: Ends>(
+    ends: &E,
+    backend: &str,
+    open: Vec<Condemned<E::Session>>,
+    gone: impl Fn(Condemned<E::Session>) + Send + Sync,
+) -> Vec<Condemned<E::Session>> {
+    let mut servers: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
+    for condemned in open {
+        let server = E::server(&condemned.session);
+        servers.entry(server).or_default().push(condemned);
+    }
+    let mut still = vec![];
+    for (server, mut condemned) in servers {
+        let mut batch_max = BATCH_SESSIONS_MAX;
+        while !condemned.is_empty() {
+            let rest = condemned.split_off(condemned.len().min(batch_max));
+            let batch = std::mem::replace(&mut condemned, rest);
+            let sessions: Vec<_> = batch.iter().map(|it| &it.session).collect();
+            match ends.end(&server, &sessions).await {
+                Ok(there) => {
+                    for (condemned, is_there) in batch.into_iter().zip(there) {
+                        match is_there {
+                            true => still.push(condemned),
+                            false => gone(condemned),
+                        }
+                    }
+                }
+                // One session that may not be ended must not keep the others.
+                Err(NotEnded { denied: true, .. }) if batch.len() > 1 => {
+                    batch_max = 1;
+                    condemned.splice(0..0, batch);
+                }
+                Err(NotEnded { reason, .. }) => {
+                    tracing::warn!(error = reason, backend, "old writes wait");
+                    still.extend(batch);
+                }
+            }
+        }
+    }
+    still
 }

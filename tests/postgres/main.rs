@@ -21,12 +21,14 @@ mod races;
 #[path = "../support/random.rs"]
 mod random;
 mod reading;
+#[path = "../support/relay.rs"]
+mod relay;
 mod restart;
 mod revoked;
 mod scope;
 mod snapshot;
 mod stack;
-mod tamper;
 mod tls;
 mod transactions;
+mod unseen;
 mod world;

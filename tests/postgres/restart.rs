@@ -3,9 +3,9 @@
 use rustix::process::Signal;
 
 use crate::client::send::query;
+use crate::relay::Relay;
 use crate::revoked::seal;
-use crate::stack::{Proxy, Setup, eventually};
-use crate::tamper::{RELAYED, Tampering};
+use crate::stack::{Proxy, RELAYED, Setup, eventually};
 use crate::world::{WRITE, World};
 
 const LATE: &str = "UPDATE orders SET note = 'late' WHERE id = 1";
@@ -72,7 +72,7 @@ fn a_backend_that_is_stopped_when_its_proxy_dies_keeps_the_lock_closed() {
 #[test]
 fn what_a_killed_proxy_left_on_the_network_arrives_at_a_dead_session() {
     let world = World::new();
-    let between = Tampering::start(world.server.address);
+    let between = Relay::start(world.server.address);
     let setup = Setup {
         name: "edge-2",
         ..Setup::new(between.address).with(RELAYED)

@@ -15,6 +15,9 @@ use crate::process::free_address;
 
 pub use crate::process::{PATIENCE, Process, eventually};
 
+/// The listener's line where a hop stands before the server.
+pub const RELAYED: &str = "upstream_path = \"relayed\"";
+
 /// The whole database under the lock `app`.
 pub const DATABASE: &str = "[[listener.rule]]\nlock = \"app\"\ndatabase = \"app\"\n";
 /// One table under the lock `orders`.

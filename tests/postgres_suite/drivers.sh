@@ -9,7 +9,9 @@
 # asyncpg, psycopg2, pg8000 and tokio-postgres come with their tests in their packages, and are run
 # without an argument. The packages of psycopg and node-postgres have none: they are run where
 # RINGFENCE_PSYCOPG_CHECKOUT and RINGFENCE_NODE_POSTGRES_CHECKOUT name checkouts of a release, whose
-# tests are run with the package of that release.
+# tests are run with the package of that release. psycopg's take long: RINGFENCE_PSYCOPG_TESTS names
+# those of one part (files and folders below the checkout), so that parts can be run beside each
+# other, each with a RINGFENCE_POSTGRES_SUITE_DIR of its own.
 #
 # Many of the tests are about times: what passes direct and not through the proxy is tried again.
 set -euo pipefail
@@ -29,6 +31,7 @@ psycopg2=2.9.13
 pg8000=1.31.6
 tokio_postgres=0.7.18
 psycopg="${RINGFENCE_PSYCOPG_CHECKOUT:-}"
+read -ra psycopg_tests <<<"${RINGFENCE_PSYCOPG_TESTS:-tests}"
 node_postgres="${RINGFENCE_NODE_POSTGRES_CHECKOUT:-}"
 
 drivers=("$@")
@@ -158,6 +161,9 @@ run_pg8000() {
 # Without those that look for leaks of memory, those about types, those of another server, and those
 # of its pool that count milliseconds.
 run_psycopg() {
+    local wanted=("${only[@]}") only
+    only=("${wanted[@]}")
+    [ "${#only[@]}" != 0 ] || only=("${psycopg_tests[@]}")
     run_python psycopg "$1" "$2" "$3" -k "not leak and not (pool and timing)" \
         --ignore=tests/test_typing.py --ignore=tests/crdb \
         --test-dsn="host=127.0.0.1 port=$1 user=postgres"

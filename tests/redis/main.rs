@@ -13,6 +13,7 @@ mod pipelines;
 mod process;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
+#[path = "../support/relay.rs"]
 mod relay;
 mod restart;
 mod revoked;

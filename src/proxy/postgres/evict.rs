@@ -4,20 +4,16 @@
 //! One task per listener. Invariant: what waits is bounded by the number of connections: each is
 //! condemned at most once, or twice where its connection is lost while it is being ended.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
 use super::control::{Control, ControlError, SessionId};
 use super::sessions::{Sessions, read_row};
-use crate::proxy::condemned::{Condemned, Queue, Tries};
+use crate::proxy::condemned::{Condemned, Ends, NotEnded, Queue, Tries, end_all};
 use crate::proxy::doubts::Doubt;
 use crate::proxy::left::Left;
 use crate::proxy::watermarks::LeftSession;
-
-/// Most sessions of one exchange with the server.
-const BATCH_SESSIONS_MAX: usize = 256;
 
 /// A listener's evictor. Cheap to clone.
 #[derive(Clone)]
@@ -74,59 +70,36 @@ impl Evictor {
 
     /// Ends what is condemned, over and over. Runs until it is dropped.
     pub async fn run(self, control: Control) {
+        let Shared {
+            sessions, queue, ..
+        } = &*self.shared;
         let mut tries = Tries::new();
         loop {
-            let open = self.shared.queue.next(&mut tries).await;
-            tries.note(self.end_all(&control, open).await);
+            let open = queue.next(&mut tries).await;
+            let gone = |it| self.shared.gone(it);
+            tries.note(end_all(&control, sessions.backend(), open, gone).await);
         }
-    }
-
-    /// One try for each; returns those that are not proven gone.
-    async fn end_all(
-        &self,
-        control: &Control,
-        open: Vec<Condemned<SessionId>>,
-    ) -> Vec<Condemned<SessionId>> {
-        let mut systems: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
-        for condemned in open {
-            let system = Arc::clone(&condemned.session.system);
-            systems.entry(system).or_default().push(condemned);
-        }
-        let mut still = vec![];
-        for (system, mut condemned) in systems {
-            let mut batch_max = BATCH_SESSIONS_MAX;
-            while !condemned.is_empty() {
-                let rest = condemned.split_off(condemned.len().min(batch_max));
-                let batch = std::mem::replace(&mut condemned, rest);
-                let names: Vec<_> = batch.iter().map(|it| name(&it.session)).collect();
-                match control.end_and_list(&system, &names).await {
-                    Ok(there) => {
-                        for condemned in batch {
-                            match there.contains(&name(&condemned.session)) {
-                                true => still.push(condemned),
-                                false => self.shared.gone(condemned),
-                            }
-                        }
-                    }
-                    // One session that may not be ended must not keep the others.
-                    Err(ControlError::Denied(_)) if batch.len() > 1 => {
-                        batch_max = 1;
-                        condemned.splice(0..0, batch);
-                    }
-                    Err(error) => {
-                        let backend = self.shared.sessions.backend();
-                        tracing::warn!(%error, backend, "old writes wait");
-                        still.extend(batch);
-                    }
-                }
-            }
-        }
-        still
     }
 }
 
-fn name(session: &SessionId) -> (i32, i64) {
-    (session.pid, session.started)
+impl Ends for Control {
+    type Session = SessionId;
+
+    fn server(session: &SessionId) -> Arc<str> {
+        Arc::clone(&session.system)
+    }
+
+    async fn end(&self, system: &str, sessions: &[&SessionId]) -> Result<Vec<bool>, NotEnded> {
+        let names = sessions.iter().map(|it| (it.pid, it.started));
+        let names: Vec<_> = names.collect();
+        match self.end_and_list(system, &names).await {
+            Ok(there) => Ok(names.iter().map(|name| there.contains(name)).collect()),
+            Err(error) => Err(NotEnded {
+                reason: error.to_string(),
+                denied: matches!(error, ControlError::Denied(_)),
+            }),
+        }
+    }
 }
 
 impl Shared {

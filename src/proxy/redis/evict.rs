@@ -4,19 +4,15 @@
 //! One task per backend. Invariant: what waits is bounded by the number of connections: each is
 //! condemned at most once.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
 use super::control::{Control, SessionId};
-use crate::proxy::condemned::{Condemned, Queue, Tries};
+use crate::proxy::condemned::{Condemned, Ends, NotEnded, Queue, Tries, end_all};
 use crate::proxy::doubts::Doubt;
 use crate::proxy::left::Left;
 use crate::proxy::watermarks::{BackendSession, LeftSession, Watermarks, What};
-
-/// Most sessions of one exchange with the server.
-const BATCH_SESSIONS_MAX: usize = 256;
 
 /// A backend's evictor. Cheap to clone.
 #[derive(Clone)]
@@ -82,49 +78,32 @@ impl Evictor {
 
     /// Ends what is condemned, over and over. Runs until it is dropped.
     pub async fn run(self, control: Control) {
+        let Shared { backend, queue, .. } = &*self.shared;
         let mut tries = Tries::new();
         loop {
-            let open = self.shared.queue.next(&mut tries).await;
-            tries.note(self.end_all(&control, open).await);
+            let open = queue.next(&mut tries).await;
+            let gone = |it| self.shared.gone(it);
+            tries.note(end_all(&control, backend, open, gone).await);
         }
     }
+}
 
-    /// One try for each; returns those that are not proven gone.
-    async fn end_all(
-        &self,
-        control: &Control,
-        open: Vec<Condemned<SessionId>>,
-    ) -> Vec<Condemned<SessionId>> {
-        let mut servers: BTreeMap<Arc<str>, Vec<_>> = BTreeMap::new();
-        for condemned in open {
-            let server = servers
-                .entry(Arc::clone(&condemned.session.run_id))
-                .or_default();
-            server.push(condemned);
+impl Ends for Control {
+    type Session = SessionId;
+
+    fn server(session: &SessionId) -> Arc<str> {
+        Arc::clone(&session.run_id)
+    }
+
+    async fn end(&self, run_id: &str, sessions: &[&SessionId]) -> Result<Vec<bool>, NotEnded> {
+        let ids: Vec<u64> = sessions.iter().map(|it| it.id).collect();
+        match self.kill_and_list(run_id, &ids).await {
+            Ok(there) => Ok(ids.iter().map(|id| there.contains(id)).collect()),
+            Err(error) => Err(NotEnded {
+                reason: error.to_string(),
+                denied: false,
+            }),
         }
-        let mut still = vec![];
-        for (run_id, mut condemned) in servers {
-            while !condemned.is_empty() {
-                let rest = condemned.split_off(condemned.len().min(BATCH_SESSIONS_MAX));
-                let batch = std::mem::replace(&mut condemned, rest);
-                let ids: Vec<u64> = batch.iter().map(|it| it.session.id).collect();
-                match control.kill_and_list(&run_id, &ids).await {
-                    Ok(there) => {
-                        for condemned in batch {
-                            match there.contains(&condemned.session.id) {
-                                true => still.push(condemned),
-                                false => self.shared.gone(condemned),
-                            }
-                        }
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, backend = self.shared.backend, "old writes wait");
-                        still.extend(batch);
-                    }
-                }
-            }
-        }
-        still
     }
 }
 

@@ -7,8 +7,8 @@ use rustix::process::Signal;
 use super::Three;
 use crate::client::send::{flush, query, run, sync, terminate};
 use crate::client::{Client, cancel};
-use crate::stack::{Proxy, Setup, eventually};
-use crate::tamper::{RELAYED, Tampering};
+use crate::relay::Relay;
+use crate::stack::{Proxy, RELAYED, Setup, eventually};
 use crate::world::World;
 
 fn running(direct: &mut Client) -> String {
@@ -183,7 +183,7 @@ fn a_goodbye_behind_a_statement_comes_after_its_answer() {
 #[test]
 fn an_error_without_a_code_harms_nobody() {
     let world = World::new();
-    let between = Tampering::start(world.server.address);
+    let between = Relay::start(world.server.address);
     let proxy = Proxy::start(
         world.path(),
         &Setup {

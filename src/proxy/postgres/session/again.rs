@@ -34,8 +34,8 @@ struct Known {
 /// What needs depend on, beside the message.
 struct Against {
     catalog: Arc<Catalog>,
-    /// How many temporary relations the session had made.
-    temporary: usize,
+    /// How many temporary relations the session had made; `None`: what they are is not known.
+    temporary: Option<usize>,
     /// Of the keys that tickets were verified with.
     keys: u64,
 }
@@ -88,14 +88,14 @@ impl Session {
             && self.admission.catalog.is_none()
             && self.effects.are_none()
             && self.made.is_empty()
-            && !self.shadowed;
+            && self.later.is_empty();
         if !plain {
             return false;
         }
         let Some(catalog) = self.database.current() else {
             return false;
         };
-        let temporary = self.temporary.len();
+        let temporary = (!self.shadowed).then_some(self.temporary.len());
         let keys = self.listener.tickets.generation();
         let same = self.again.against.as_ref().is_some_and(|it| {
             Arc::ptr_eq(&it.catalog, &catalog) && (it.temporary, it.keys) == (temporary, keys)

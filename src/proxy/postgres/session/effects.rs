@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::later::Later;
 use super::unseen::Unseen;
 use crate::protocol::postgres::classify::RelationName;
 use crate::protocol::postgres::session::SpanId;
@@ -30,6 +31,8 @@ pub(super) struct Ending {
     pub(super) temporary: Vec<Box<str>>,
     /// Tables of its transaction that the catalog does not have yet, behind it.
     pub(super) made: Vec<RelationName>,
+    /// What of it is to be looked at when a catalog tells of its names.
+    pub(super) later: Vec<Later>,
     /// It prepares transactions under these names.
     pub(super) prepares: Vec<Recorded>,
     /// It ends what is prepared under these names.
@@ -47,7 +50,16 @@ impl Ending {
             || self.shadows
             || self.unseen > Unseen::Nothing;
         let made = self.temporary.len() + self.made.len();
-        !may && made + self.prepares.len() + self.ends_prepared.len() == 0
+        let prepared = self.prepares.len() + self.ends_prepared.len();
+        !may && made + prepared + self.later.len() == 0
+    }
+
+    /// It may have done anything, and made tables of other servers.
+    pub(super) fn distrust(&mut self) {
+        self.distrusts = true;
+        self.defines = true;
+        self.makes_foreign = true;
+        self.shadows = true;
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The stages, one file each: `requests` (decode, consider, forward), `weigh` (what a message
 //! needs: `genuine` tickets, locks by `resolved` names, foreign tables that are `unseen`; found
-//! once for what comes `again`), `admit` (the gate, at once or by waiting), `hide` (no ticket
+//! once for what comes `again`, or `later` where no catalog tells), `admit` (the gate, at once or by waiting), `hide` (no ticket
 //! leaves), `replies` (whose they are, what ends with them), `effects` (what a transaction's end
 //! brings about), `revoke` (a newer token has come), `held` (read-only without a ticket), `end`
 //! (either side is gone).
@@ -21,6 +21,7 @@ mod exporting;
 mod genuine;
 pub(super) mod held;
 mod hide;
+mod later;
 mod replies;
 mod requests;
 mod resolved;
@@ -42,6 +43,7 @@ use self::end::Phase;
 use self::exporting::Exporting;
 use self::genuine::Sets;
 use self::held::Held;
+use self::later::Later;
 use self::resolved::Resolved;
 use self::revoke::Revocation;
 use self::settle::{Identity, Standing};
@@ -54,7 +56,7 @@ use super::wire::{Received, Sent, Side, WAITING_BYTES_MAX};
 use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::RelationName;
 use crate::protocol::postgres::frame::{Decoder, Side as Sender};
-use crate::protocol::postgres::session::Session as Core;
+use crate::protocol::postgres::session::{Session as Core, SpanId};
 use crate::proxy::accept::{Visit, ending, ends_first};
 use crate::proxy::slots::Slots;
 
@@ -159,6 +161,10 @@ struct Session {
     made: Vec<RelationName>,
     resolved: Resolved,
     again: Again,
+    /// What is looked at when a catalog tells of its names.
+    later: Vec<Later>,
+    /// The span in which something ran last.
+    ran_in: SpanId,
     sets: Sets,
     slots: Slots,
     admission: Admission,
@@ -216,6 +222,8 @@ impl Session {
             made: vec![],
             resolved: Resolved::default(),
             again: Again::default(),
+            later: vec![],
+            ran_in: 0,
             sets: Sets::default(),
             slots: Slots::default(),
             admission: Admission::default(),

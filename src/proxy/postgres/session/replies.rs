@@ -104,6 +104,7 @@ impl Session {
         if let BackendMessage::Error(fields) = message {
             let span = self.core.awaited_span();
             self.effects.failed(span, fields.sqlstate());
+            self.note_failed(span);
             self.effects.told_fatal |= fields.is_fatal();
         }
         if let BackendMessage::CommandComplete { tag } = message {

@@ -341,7 +341,7 @@ impl Session {
     }
 
     fn forward(&mut self, considered: &Considered, mut ending: Ending, bytes: &[u8]) {
-        let (span, runs) = (self.core.span(), !considered.runs.is_empty());
+        let (span, runs) = (self.core.span(), considered.runs.len());
         self.revocation.note_commit(considered, span);
         self.note_reset(considered);
         self.note_exports(considered);
@@ -353,7 +353,8 @@ impl Session {
         if ending.distrusts {
             self.core.distrust();
         }
-        if runs {
+        if runs > 0 {
+            self.note_later(std::mem::take(&mut ending.later), runs, span);
             self.note_made(ending);
         }
     }

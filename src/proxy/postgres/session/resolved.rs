@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::Session;
 use super::effects::Ending;
+use super::later::LookedBack;
 use super::settle::Standing;
 use super::weigh::{Untold, missing};
 use crate::config::Mode;
@@ -78,7 +79,7 @@ impl Session {
     pub(super) fn resolution_of(
         &mut self,
         run: &Run,
-        ending: &Ending,
+        ending: &mut Ending,
     ) -> Result<Arc<Resolution>, Untold> {
         let observes = self.listener.config.mode == Mode::Observe;
         let Some(catalog) = self.known_catalog() else {
@@ -86,13 +87,23 @@ impl Session {
                 self.database.load_aside();
                 return Err(Untold::Unobserved);
             }
-            if let Some(resolution) = self.whatever_it_is(run)? {
+            if let Some(resolution) = self.whatever_it_is(run, None, ending)? {
                 self.database.load_aside();
                 return Ok(resolution);
             }
             self.begin_loading(None);
             return Err(Untold::Later);
         };
+        if !self.later.is_empty() {
+            match self.look_back(&catalog) {
+                LookedBack::Trusted => {}
+                LookedBack::Distrusted => return Err(Untold::Again),
+                LookedBack::TooOld => {
+                    self.begin_loading(Some(catalog));
+                    return Err(Untold::Later);
+                }
+            }
+        }
         let against = (Arc::as_ptr(&catalog), self.temporary.len());
         let same = self.resolved.against.as_ref();
         if same.is_none_or(|(known, made)| (Arc::as_ptr(known), *made) != against) {
@@ -121,7 +132,8 @@ impl Session {
         let rules = &self.listener.config.rules;
         let resolution = resolve(&run.statement, &run.executed, &view, rules);
         if resolution.missing && !self.admission.reloaded && !observes {
-            if let Some(resolution) = self.whatever_it_is(run)? {
+            let seen = Some(&catalog);
+            if let Some(resolution) = self.whatever_it_is(run, seen, ending)? {
                 return Ok(resolution);
             }
             self.begin_loading(Some(catalog));
@@ -147,7 +159,12 @@ impl Session {
 
     /// What a run needs at most, where its tickets are enough for that: no catalog needs to be
     /// waited for.
-    fn whatever_it_is(&mut self, run: &Run) -> Result<Option<Arc<Resolution>>, Untold> {
+    fn whatever_it_is(
+        &mut self,
+        run: &Run,
+        seen: Option<&Arc<Catalog>>,
+        ending: &mut Ending,
+    ) -> Result<Option<Arc<Resolution>>, Untold> {
         // What no rule covers may have to be refused all the same.
         let rules = &self.listener.config.rules;
         let rejects = rules.may_reject(&self.identity.database);
@@ -171,6 +188,7 @@ impl Session {
         }
         let uses = &run.statement.uses;
         let acts = calls(run);
+        self.look_later(run, seen, false, ending);
         Ok(Some(Arc::new(Resolution {
             required: Required::Write(locks),
             missing: false,
@@ -190,13 +208,21 @@ impl Session {
         Ok(self.foreign_tables()? == ForeignTables::There)
     }
 
-    /// Notes the relations that a forwarded message makes.
-    pub(super) fn note_made(&mut self, ending: Ending) {
-        self.made = ending.made;
-        if ending.shadows || self.shadowed {
-            self.shadowed = true;
+    /// Something may have put something else in the place of temporary names.
+    pub(super) fn shadow(&mut self) {
+        if !std::mem::replace(&mut self.shadowed, true) {
             self.temporary.clear();
             self.resolved.known.clear();
+        }
+    }
+
+    /// Notes the relations that a forwarded message makes, and what is to be looked at later.
+    pub(super) fn note_made(&mut self, ending: Ending) {
+        self.made = ending.made;
+        if ending.shadows {
+            self.shadow();
+        }
+        if self.shadowed {
             return;
         }
         for name in ending.temporary {

@@ -22,8 +22,8 @@ use crate::token::Token;
 pub(super) enum Weighed {
     /// It is not known yet.
     Later,
-    /// Something of the proxy's own goes before it, with a span of its own: it is to be considered
-    /// behind that.
+    /// It is to be considered anew: something of the proxy's own goes before it, with a span of its
+    /// own, or the session is distrusted.
     Again,
     Refused(Refusal),
     Passed(Ending),
@@ -43,6 +43,8 @@ pub(super) struct Needs {
 /// Why what a message needs is not told.
 pub(super) enum Untold {
     Later,
+    /// The session is distrusted now: it is to be considered anew.
+    Again,
     /// Observing, nothing is waited for.
     Unobserved,
     Refused(Refusal),
@@ -117,6 +119,7 @@ impl Session {
             Ok(claims) if self.are_settled(&claims) => None,
             Ok(claims) => Some(self.settle_first(claims)),
             Err(Untold::Refused(refusal)) => Some(Weighed::Refused(refusal)),
+            Err(Untold::Again) => Some(Weighed::Again),
             Err(Untold::Later | Untold::Unobserved) => Some(Weighed::Later),
         }
     }
@@ -145,6 +148,7 @@ impl Session {
     fn untold(&mut self, untold: Untold, considered: &Considered) -> Weighed {
         match untold {
             Untold::Later => Weighed::Later,
+            Untold::Again => Weighed::Again,
             Untold::Unobserved => Weighed::Passed(Ending::default()),
             Untold::Refused(refusal) => self.present_first(refusal, considered),
         }
@@ -242,13 +246,18 @@ impl Session {
         let shifted = ending.shifts || self.effects.shifts();
         if shifted && names_existing(&run.statement, &ending.made) {
             self.check_unseen(run, ending, true)?;
-            let acts = run.statement.uses.everything.is_some();
+            let redefined = ending.redefines || self.effects.redefined();
+            let acts = run.statement.uses.everything.is_some() || calls(run) || redefined;
             ending.defines |= defines(&run.statement) || acts;
             ending.redefines |= redefines(&run.statement);
             ending.distrusts |= acts;
-            ending.makes_foreign |= acts && !drops(&run.statement) || calls(run);
+            ending.makes_foreign |= acts && !drops(&run.statement);
             ending.shadows |= acts || shadows_temporary(&run.statement);
-            let unseen = self.unseen_behind(run, ending, acts || calls(run))?;
+            if !acts {
+                let seen = self.known_catalog();
+                self.look_later(run, seen.as_ref(), true, ending);
+            }
+            let unseen = self.unseen_behind(run, ending, acts)?;
             ending.unseen = ending.unseen.max(unseen);
             if ending.made.len() < MADE_MAX {
                 follow_made(&mut ending.made, &run.statement);

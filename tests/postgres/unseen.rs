@@ -1,0 +1,117 @@
+//! What runs while no catalog tells what its names do: it may change what later names mean, and is
+//! looked at when one tells.
+
+use crate::client::Client;
+use crate::stack::sign;
+use crate::world::World;
+
+/// Two tables of the same name, each with a lock of its own.
+const RULES: &str = "[[listener.rule]]\nlock = \"near\"\ntable = \"public.orders\"\n\
+     [[listener.rule]]\nlock = \"far\"\ntable = \"apart.orders\"\n";
+
+/// With a function that changes the path, and a view that calls it.
+fn world() -> World {
+    let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(RULES));
+    let mut direct = world.direct();
+    for sql in [
+        "CREATE SCHEMA apart",
+        "CREATE TABLE apart.orders (id int, note text)",
+        "INSERT INTO apart.orders VALUES (1, 'first')",
+        "CREATE FUNCTION turns() RETURNS int LANGUAGE plpgsql AS $$ BEGIN \
+         PERFORM set_config('search_path', 'apart, public', false); RETURN 1; END $$",
+        "CREATE VIEW turning AS SELECT turns()",
+    ] {
+        direct.query(sql).ok();
+    }
+    world
+}
+
+fn holder_of_both(world: &World) -> Client {
+    let [near, far] = ["near", "far"].map(|lock| sign(&world.proxy.key, lock, 1));
+    let both = format!("{near},{far}");
+    Client::connect_with(world.proxy.address(), &[("ringfence.token", &both)])
+}
+
+/// With the ticket of the one lock only, the table of the other is not written, whose name the
+/// server takes now.
+#[track_caller]
+fn writes_nothing_of_the_other(world: &World, client: &mut Client, acts: &str) {
+    let near = sign(&world.proxy.key, "near", 1);
+    client
+        .query(&format!("SET ringfence.token = '{near}'"))
+        .ok();
+    let told = client.query("UPDATE orders SET note = 'written'");
+    assert_eq!(told.code(), "RF002", "{acts}: {told:?}");
+    let apart = world
+        .direct()
+        .query("SELECT note FROM apart.orders")
+        .value();
+    assert_eq!(apart, "first");
+}
+
+/// Each has the function called.
+const ACTS: [&str; 2] = ["SELECT turns()", "SELECT * FROM turning"];
+
+#[test]
+fn what_acts_by_the_catalog_is_distrusted() {
+    let world = world();
+    for acts in ACTS {
+        let mut holder = holder_of_both(&world);
+        holder.query("SELECT 1 FROM plain").ok();
+        holder.query(acts).ok();
+        writes_nothing_of_the_other(&world, &mut holder, acts);
+    }
+}
+
+#[test]
+fn what_acts_behind_a_definition_is_distrusted() {
+    let world = world();
+    for acts in ACTS {
+        let mut holder = holder_of_both(&world);
+        for sql in [
+            "BEGIN",
+            "ALTER TABLE plain ADD COLUMN IF NOT EXISTS more int",
+            acts,
+            "COMMIT",
+        ] {
+            holder.query(sql).ok();
+        }
+        writes_nothing_of_the_other(&world, &mut holder, acts);
+    }
+}
+
+#[test]
+fn what_acts_without_a_catalog_is_distrusted() {
+    let world = world();
+    for (at, acts) in ACTS.into_iter().enumerate() {
+        let mut holder = holder_of_both(&world);
+        holder.query("SELECT 1 FROM plain").ok();
+        let defines = format!("CREATE TABLE new_{at} (a int)");
+        // It makes the catalog outdated; what comes behind it does not wait for another.
+        holder.query(&defines).ok();
+        holder.query(acts).ok();
+        writes_nothing_of_the_other(&world, &mut holder, acts);
+    }
+}
+
+#[test]
+fn what_does_not_act_is_trusted_again() {
+    let world = world();
+    let mut holder = holder_of_both(&world);
+    for sql in [
+        "BEGIN",
+        "CREATE TABLE fresh (a int PRIMARY KEY)",
+        "ALTER TABLE fresh ADD COLUMN b int",
+        "INSERT INTO fresh VALUES (1, 2)",
+        "UPDATE plain SET note = 'x'",
+        "COMMIT",
+    ] {
+        holder.query(sql).ok();
+    }
+    let near = sign(&world.proxy.key, "near", 1);
+    holder
+        .query(&format!("SET ringfence.token = '{near}'"))
+        .ok();
+    holder.query("UPDATE orders SET note = 'written'").ok();
+    assert_eq!(world.order(), "written");
+}

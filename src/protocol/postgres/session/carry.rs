@@ -57,6 +57,14 @@ impl Session {
             Message::Describe(ClosedKind::Portal, _) => {
                 self.span_to_fill().push_extended(Step::Describe(None));
             }
+            Message::Close(ClosedKind::Portal, name) => {
+                let name = cut_bytes(name);
+                if !self.span_to_fill().failed {
+                    self.ahead.close_portal(name);
+                }
+                let step = Step::Close(ClosedKind::Portal, name.into());
+                self.span_to_fill().push_extended(step);
+            }
             _ => return false,
         }
         true

@@ -320,8 +320,8 @@ impl Session {
         self.certain.is_explicit()
     }
 
-    /// Whether the server has a block open that goes on to the client's next message, unless what is
-    /// on its way fails.
+    /// Whether the server has a block open that goes on to the client's next message, unless what
+    /// is on its way fails.
     pub fn stays_in_block(&self) -> bool {
         let ends = |step: &Step| match step {
             Step::Statement(Some(act)) => matches!(

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::early::cut_head;
 use super::span::Span;
-use super::{Bound, Considered, Message, Path, Prepared, Session};
-use crate::protocol::postgres::classify::{Class, ROWS, Statement};
+use super::{Bound, Considered, Message, Path, Prepared, Session, Shown};
+use crate::protocol::postgres::classify::{Class, ROWS, Statement, TEXT_BYTES_CACHED_MAX};
 use crate::protocol::postgres::ticket::{Tickets, comment};
 
 /// Most messages that a session remembers.
@@ -18,7 +18,21 @@ const RECALLED_MAX: usize = 64;
 
 /// The messages that were remembered.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Recall(Vec<Remembered>);
+pub(super) struct Recall {
+    known: Vec<Remembered>,
+    /// Which goes next.
+    next: usize,
+}
+
+impl Recall {
+    fn keep(&mut self, remembered: Remembered) {
+        match self.known.get_mut(self.next) {
+            Some(oldest) => *oldest = remembered,
+            None => self.known.push(remembered),
+        }
+        self.next = (self.next + 1) % RECALLED_MAX;
+    }
+}
 
 /// A session is the same whether it remembers or not.
 #[cfg(test)]
@@ -41,7 +55,7 @@ enum What {
     Query(Arc<Statement>),
     /// Of the unnamed portal.
     Bind(Arc<Statement>),
-    /// The same.
+    /// Of the unnamed portal.
     Execute(Arc<[Bound]>),
 }
 
@@ -75,12 +89,14 @@ impl Prepared {
     }
 }
 
-/// Whether a statement reads or changes rows, and nothing else of the session's.
+/// Whether a statement reads or changes rows, and nothing else of the session's. A long text is
+/// full of data and comes once.
 fn is_plain(statement: &Statement) -> bool {
     let uses = &statement.uses;
     matches!(statement.class, Class::Read | Class::Write)
         && ROWS.contains(&statement.operation)
         && statement.takes_snapshot()
+        && statement.span.len() <= TEXT_BYTES_CACHED_MAX
         && statement.executes.is_none()
         && statement.opens.is_none()
         && uses.set_configs.is_empty()
@@ -92,39 +108,48 @@ fn is_plain(statement: &Statement) -> bool {
 struct Circumstances {
     tickets: Tickets,
     path: Path,
-    /// A block is open; otherwise no transaction is.
-    in_block: bool,
+    /// A transaction is open, and one that does not end with its span.
+    open: (bool, bool),
     /// The gate was asked for these tickets last.
     asked: bool,
+    /// What was shown when the snapshot was taken that all is read by, where there is only one.
+    fixed: Option<Option<Shown>>,
 }
 
 impl Circumstances {
     fn are(&self, other: &Circumstances) -> bool {
         let same_path = match (&self.path, &other.path) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one == other,
             (one, other) => one.is_none() && other.is_none(),
         };
-        (self.in_block, self.asked) == (other.in_block, other.asked)
+        (self.open, self.asked) == (other.open, other.asked)
             && same_path
             && self.tickets == other.tickets
+            && self.fixed == other.fixed
+    }
+}
+
+/// Whether a text may have tickets in a comment.
+fn has_comment(message: Message<'_>) -> bool {
+    match message {
+        Message::Query(text, _) => !matches!(comment::find(text), Ok(None)),
+        _ => false,
     }
 }
 
 impl Session {
     /// What a message does, where that is remembered.
     pub fn recall(&self, message: Message<'_>) -> Option<Arc<Considered>> {
-        if self.recall.0.is_empty() {
+        if self.recall.known.is_empty() {
             return None;
         }
         let what = self.what(message)?;
-        let mut remembered = self.recall.0.iter().filter(|it| it.what.is(&what));
+        let mut remembered = self.recall.known.iter().filter(|it| it.what.is(&what));
         let first = remembered.next()?;
         let now = self.circumstances(message)?;
         let mut all = std::iter::once(first).chain(remembered);
         let found = all.find(|it| it.circumstances.are(&now))?;
-        if let Message::Query(text, _) = message
-            && !matches!(comment::find(text), Ok(None))
-        {
+        if has_comment(message) {
             return None;
         }
         debug_assert_eq!(self.consider(message).as_ref(), Ok(&*found.considered));
@@ -135,19 +160,21 @@ impl Session {
     /// again.
     pub fn remember(&mut self, message: Message<'_>, considered: &Arc<Considered>) {
         let what = self.what(message).filter(What::is_plain);
-        let no_comment = considered.runs.iter().all(|run| run.comment.is_empty());
-        if let Some(what) = what.filter(|_| no_comment)
+        if let Some(what) = what.filter(|_| !has_comment(message))
             && let Some(circumstances) = self.circumstances(message)
         {
-            if self.recall.0.len() >= RECALLED_MAX {
-                self.recall.0.clear();
-            }
-            self.recall.0.push(Remembered {
+            self.recall.keep(Remembered {
                 what,
                 circumstances,
                 considered: Arc::clone(considered),
             });
         }
+    }
+
+    /// Whether this is remembered.
+    pub fn remembers(&self, considered: &Arc<Considered>) -> bool {
+        let mut known = self.recall.known.iter();
+        known.any(|it| Arc::ptr_eq(&it.considered, considered))
     }
 
     /// What a message names, where that is certain.
@@ -174,7 +201,7 @@ impl Session {
         }
     }
 
-    /// What the message comes in; `None`: in something else as well.
+    /// What the message comes in; `None`: what it does depends on more.
     fn circumstances(&self, message: Message<'_>) -> Option<Circumstances> {
         let may_join = !matches!(message, Message::Query(..));
         let goes_on = |span: &Span| !span.ended && !span.failed && !span.refused;
@@ -184,10 +211,8 @@ impl Session {
             (Some(span), None) => may_join && goes_on(span),
             (Some(_), Some(_)) => false,
         };
-        let in_block = self.ahead.is_explicit();
-        let between = !self.ahead.scope.in_transaction();
-        let quiet = !self.copying && !self.rolled_back && !self.begins_again && !self.skips;
-        if !alone || !quiet || !(in_block || between) || self.ahead.has_one_snapshot() {
+        let plain = !self.copying && !self.rolled_back && !self.begins_again && !self.skips;
+        if !alone || !plain {
             return None;
         }
         if matches!(message, Message::BindHead(_)) && !self.portals.has_room() {
@@ -198,7 +223,11 @@ impl Session {
             asked: tickets == self.asked,
             tickets,
             path: self.path_in(&self.ahead),
-            in_block,
+            open: (self.ahead.scope.in_transaction(), self.ahead.is_explicit()),
+            fixed: self
+                .ahead
+                .has_one_snapshot()
+                .then(|| self.ahead.snapshot().cloned()),
         })
     }
 }

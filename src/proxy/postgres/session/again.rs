@@ -1,9 +1,10 @@
-//! What the messages need that come again: found once for what the core recalls, as long as nothing
-//! has changed that it depends on.
+//! What the messages need that come again: found once for what the core remembers, as long as
+//! nothing has changed that it depends on.
 //!
-//! Invariant: it is what [`Session::needs`] finds; debug builds check it each time.
+//! Invariant: it is what [`Session::needs`] finds; debug builds check that each time, where that
+//! finds something at once.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::Session;
 use super::effects::Ending;
@@ -23,6 +24,8 @@ pub(super) struct Again {
     against: Option<Against>,
     /// Of messages without effects beyond rows.
     known: Vec<Known>,
+    /// Which of them goes next.
+    next: usize,
 }
 
 struct Known {
@@ -31,13 +34,28 @@ struct Known {
     writes: bool,
 }
 
-/// What needs depend on, beside the message.
+/// What needs depend on, beside the message and what [`Session::is_settled`] looks at.
 struct Against {
-    catalog: Arc<Catalog>,
+    catalog: Weak<Catalog>,
     /// How many temporary relations the session had made; `None`: what they are is not known.
     temporary: Option<usize>,
     /// Of the keys that tickets were verified with.
     keys: u64,
+}
+
+impl Again {
+    fn find(&self, considered: &Arc<Considered>) -> Option<&Known> {
+        let mut known = self.known.iter();
+        known.find(|it| Arc::ptr_eq(&it.considered, considered))
+    }
+
+    fn keep(&mut self, known: Known) {
+        match self.known.get_mut(self.next) {
+            Some(oldest) => *oldest = known,
+            None => self.known.push(known),
+        }
+        self.next = (self.next + 1) % AGAIN_MAX;
+    }
 }
 
 impl Session {
@@ -47,12 +65,11 @@ impl Session {
         considered: &Arc<Considered>,
         runs: &[Run],
     ) -> Result<(Needs, Ending), Untold> {
-        if !self.may_remember(considered) {
+        if considered.runs.is_empty() || !self.is_settled() {
             return self.needs(considered, runs);
         }
-        let known = self.again.known.iter();
-        let mut known = known.filter(|it| Arc::ptr_eq(&it.considered, considered));
-        if let Some(known) = known.next() {
+        self.forget_outdated();
+        if let Some(known) = self.again.find(considered) {
             let needs = Needs {
                 claims: Arc::clone(&known.claims),
                 writes: known.writes,
@@ -66,12 +83,8 @@ impl Session {
             return Ok((needs, Ending::default()));
         }
         let (needs, ending) = self.needs(considered, runs)?;
-        // Another one has it: the core recalls it.
-        if Arc::strong_count(considered) > 1 && ending.is_nothing() {
-            if self.again.known.len() >= AGAIN_MAX {
-                self.again.known.clear();
-            }
-            self.again.known.push(Known {
+        if ending.is_nothing() && self.core.remembers(considered) {
+            self.again.keep(Known {
                 considered: Arc::clone(considered),
                 claims: Arc::clone(&needs.claims),
                 writes: needs.writes,
@@ -80,43 +93,47 @@ impl Session {
         Ok((needs, ending))
     }
 
-    /// Whether what a message needs depends on nothing else. What was found before is forgotten
-    /// where it was found against something else.
-    fn may_remember(&mut self, considered: &Considered) -> bool {
-        let plain = self.listener.config.mode == Mode::Enforce
-            && !considered.runs.is_empty()
+    /// Whether nothing is on its way, nor found for the message at hand alone, that changes what
+    /// messages need.
+    fn is_settled(&self) -> bool {
+        self.listener.config.mode == Mode::Enforce
             && self.admission.catalog.is_none()
             && self.effects.are_none()
             && self.made.is_empty()
-            && self.later.is_empty();
-        if !plain {
-            return false;
-        }
-        let Some(catalog) = self.database.current() else {
-            return false;
-        };
-        let temporary = (!self.shadowed).then_some(self.temporary.len());
-        let keys = self.listener.tickets.generation();
-        let same = self.again.against.as_ref().is_some_and(|it| {
-            Arc::ptr_eq(&it.catalog, &catalog) && (it.temporary, it.keys) == (temporary, keys)
-        });
-        if !same {
-            self.again.known.clear();
-            self.again.against = Some(Against {
-                catalog,
-                temporary,
-                keys,
-            });
-        }
-        true
+            && self.later.is_empty()
     }
 
-    fn check_again(&mut self, needs: &Needs, considered: &Considered, runs: &[Run]) {
+    /// Forgets what was found against something else than what is there now.
+    fn forget_outdated(&mut self) {
+        let catalog = self.database.current();
+        let temporary = (!self.shadowed).then_some(self.temporary.len());
+        let keys = self.listener.tickets.generation();
+        let same = match (&self.again.against, &catalog) {
+            (Some(it), Some(catalog)) => {
+                Weak::as_ptr(&it.catalog) == Arc::as_ptr(catalog)
+                    && (it.temporary, it.keys) == (temporary, keys)
+            }
+            _ => false,
+        };
+        if same {
+            return;
+        }
+        self.again.known.clear();
+        self.again.next = 0;
+        self.again.against = catalog.map(|catalog| Against {
+            catalog: Arc::downgrade(&catalog),
+            temporary,
+            keys,
+        });
+    }
+
+    fn check_again(&mut self, needs: &Needs, considered: &Arc<Considered>, runs: &[Run]) {
+        let Ok((found, ending)) = self.needs(considered, runs) else {
+            return;
+        };
         // It may have changed between the two.
-        if let Ok((found, ending)) = self.needs(considered, runs)
-            && self.may_remember(considered)
-            && !self.again.known.is_empty()
-        {
+        self.forget_outdated();
+        if self.again.find(considered).is_some() {
             assert!(found.claims == needs.claims && found.writes == needs.writes);
             assert!(ending.is_nothing());
         }

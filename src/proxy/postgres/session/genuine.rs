@@ -63,17 +63,18 @@ impl Sets {
             Some(at) => at,
             None => {
                 self.0.truncate(SETS_MAX - 1);
-                let set = Set {
+                self.0.push(Set {
                     texts: texts.clone(),
                     claims: [].into(),
                     tickets: vec![],
                     generation: None,
-                };
-                self.0.insert(0, set);
-                0
+                });
+                self.0.len() - 1
             }
         };
-        self.0[at].verify(listener)
+        // The one that was not shown for longest goes first.
+        self.0[..=at].rotate_right(1);
+        self.0[0].verify(listener)
     }
 
     /// The holder of a lock's ticket, for the audit.

@@ -2,10 +2,10 @@
 //!
 //! The stages, one file each: `requests` (decode, consider, forward), `weigh` (what a message
 //! needs: `genuine` tickets, locks by `resolved` names, foreign tables that are `unseen`; found
-//! once for what comes `again`, or `later` where no catalog tells), `admit` (the gate, at once or by waiting), `hide` (no ticket
-//! leaves), `replies` (whose they are, what ends with them), `effects` (what a transaction's end
-//! brings about), `revoke` (a newer token has come), `held` (read-only without a ticket), `end`
-//! (either side is gone).
+//! once for what comes `again`, and `later` where no catalog tells yet), `admit` (the gate, at
+//! once or by waiting), `hide` (no ticket leaves), `replies` (whose they are, what ends with them),
+//! `effects` (what a transaction's end brings about), `revoke` (a newer token has come), `held`
+//! (read-only without a ticket), `end` (either side is gone).
 //!
 //! Invariants:
 //! - while a message waits for the gate, nothing behind it is looked at, and replies go on;

@@ -4,7 +4,7 @@
 //! Until a change of the catalog is committed no catalog tells of it: what the open transaction has
 //! made is followed here, and what it may have changed counts as anything.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::Session;
 use super::effects::Ending;
@@ -33,7 +33,7 @@ pub(super) const MADE_MAX: usize = 1000;
 #[derive(Default)]
 pub(super) struct Resolved {
     /// Against this catalog, with so many temporary relations.
-    against: Option<(Arc<Catalog>, usize)>,
+    against: Option<(Weak<Catalog>, usize)>,
     /// A few: looking through them takes less than hashing.
     known: Vec<Kept>,
 }
@@ -106,9 +106,9 @@ impl Session {
         }
         let against = (Arc::as_ptr(&catalog), self.temporary.len());
         let same = self.resolved.against.as_ref();
-        if same.is_none_or(|(known, made)| (Arc::as_ptr(known), *made) != against) {
+        if same.is_none_or(|(known, made)| (Weak::as_ptr(known), *made) != against) {
             self.resolved.known.clear();
-            self.resolved.against = Some((Arc::clone(&catalog), against.1));
+            self.resolved.against = Some((Arc::downgrade(&catalog), against.1));
         }
         let redefined = ending.redefines || self.effects.redefined();
         let temporary: &[Box<str>] = match ending.shadows || self.shadowed {

@@ -43,6 +43,7 @@ proptest! {
                 6 => Message::Sync,
                 7 => Message::CopyEnd,
                 20 => Message::Describe(ClosedKind::Portal, b""),
+                21 => Message::Close(ClosedKind::Portal, b""),
                 8 => Message::Close(ClosedKind::Statement, b""),
                 9 => {
                     let classified = classify(b"ROLLBACK", Lexing::CERTAIN);

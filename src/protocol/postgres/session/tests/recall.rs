@@ -53,6 +53,21 @@ fn what_is_bound_again_is_recalled() {
     it.ready(T);
     it.did("COMMIT", "COMMIT", I);
     assert_eq!(bound(&mut it, "s"), [true; 2]);
+    it.ready(I);
+    // One after the other before a Sync: the second goes on with a transaction.
+    for expected in [false, true] {
+        it.bind("", "s");
+        it.execute("");
+        assert_eq!(recalls(&it, bind("", "s")), expected);
+        it.bind("", "s");
+        it.execute("");
+        it.sync();
+        for _ in 0..2 {
+            it.reply(BackendMessage::BindComplete);
+            it.done("UPDATE 1");
+        }
+        it.ready(I);
+    }
 }
 
 #[test]
@@ -127,6 +142,8 @@ enum Doing {
     Prepared(usize),
     /// The same, by the unnamed statement.
     Unnamed(usize),
+    /// The prepared one three times before its Sync.
+    Pipelined(usize),
     /// A simple Query that the server refuses.
     Fails,
     /// It waits until all is answered.
@@ -178,6 +195,12 @@ impl Server {
                     it.reply(BackendMessage::BindComplete);
                     it.done(TAGS[text]);
                 }
+                Doing::Pipelined(text) => {
+                    for _ in 0..3 {
+                        it.reply(BackendMessage::BindComplete);
+                        it.done(TAGS[text]);
+                    }
+                }
                 Doing::Fails => {
                     it.error();
                     self.failed = self.in_block;
@@ -199,6 +222,7 @@ fn doing() -> impl Strategy<Value = Doing> {
         3 => (0..2_usize).prop_map(Doing::Query),
         3 => (0..2_usize).prop_map(Doing::Prepared),
         1 => (0..2_usize).prop_map(Doing::Unnamed),
+        1 => (0..2_usize).prop_map(Doing::Pipelined),
         1 => Just(Doing::Fails),
         6 => Just(Doing::Waits),
     ]
@@ -232,6 +256,12 @@ proptest! {
                     Message::Execute(b""),
                     Message::Sync,
                 ],
+                Doing::Pipelined(text) => {
+                    let once = [bind("", name(text)), Message::Execute(b"")];
+                    let mut messages = [once; 3].concat();
+                    messages.push(Message::Sync);
+                    messages
+                }
                 Doing::Fails => vec![Message::Query(b"SELECT 1/0", &fails)],
                 Doing::Waits => {
                     server.answer(&mut it);

@@ -1,7 +1,8 @@
-//! What runs while no catalog tells what its names do: it may change what later names mean, and is
-//! looked at when one tells.
+//! What acts though its text does not say so may change what later names mean: then what a write
+//! needs is not told by its names any more.
 
 use crate::client::Client;
+use crate::client::send::{bind, parse, sync};
 use crate::stack::sign;
 use crate::world::World;
 
@@ -114,4 +115,65 @@ fn what_does_not_act_is_trusted_again() {
         .ok();
     holder.query("UPDATE orders SET note = 'written'").ok();
     assert_eq!(world.order(), "written");
+}
+
+#[test]
+fn a_value_whose_type_acts_does_so_as_it_is_bound() {
+    let world = world();
+    for sql in [
+        "CREATE FUNCTION turned(int) RETURNS boolean LANGUAGE plpgsql AS \
+         $$ BEGIN PERFORM turns(); RETURN true; END $$",
+        "CREATE DOMAIN turning_int AS int CHECK (turned(VALUE))",
+    ] {
+        world.direct().query(sql).ok();
+    }
+    let mut holder = holder_of_both(&world);
+    holder.query("SELECT 1 FROM plain").ok();
+    // It is never executed.
+    let text = "SELECT $1::turning_int";
+    let bytes = [parse("", text), bind("", "", &["5"]), sync()].concat();
+    holder.ask(&bytes).ok();
+    writes_nothing_of_the_other(&world, &mut holder, text);
+}
+
+#[test]
+fn a_cursor_acts_as_it_is_read() {
+    let world = world();
+    for (declares, reads) in [
+        ("DECLARE c CURSOR FOR SELECT * FROM turning", "FETCH c"),
+        (
+            "DECLARE c CURSOR WITH HOLD FOR SELECT * FROM turning",
+            "SELECT 1",
+        ),
+    ] {
+        let mut holder = holder_of_both(&world);
+        for sql in [
+            "BEGIN",
+            declares,
+            "SET search_path = public",
+            reads,
+            "COMMIT",
+        ] {
+            holder.query(sql).ok();
+        }
+        writes_nothing_of_the_other(&world, &mut holder, declares);
+    }
+}
+
+#[test]
+fn a_policy_of_the_same_transaction_acts() {
+    let world = world();
+    let mut holder = holder_of_both(&world);
+    for sql in [
+        "INSERT INTO plain VALUES (1, 'x')",
+        "ALTER TABLE plain ENABLE ROW LEVEL SECURITY",
+        "ALTER TABLE plain FORCE ROW LEVEL SECURITY",
+        "BEGIN",
+        "CREATE POLICY turning ON plain USING (turns() = 1)",
+        "SELECT * FROM plain",
+        "COMMIT",
+    ] {
+        holder.query(sql).ok();
+    }
+    writes_nothing_of_the_other(&world, &mut holder, "a policy");
 }

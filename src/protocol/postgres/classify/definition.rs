@@ -136,8 +136,15 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
             let found = on("CREATE TRIGGER", it.relation(), Effect::Define, sweep)?;
             redefining(found, sweep)
         }
-        Node::CreatePolicyStmt(it) => on("CREATE POLICY", it.table(), Effect::Define, sweep)?,
-        Node::AlterPolicyStmt(it) => on("ALTER POLICY", it.table(), Effect::Define, sweep)?,
+        // From now on those who read the table call its functions.
+        Node::CreatePolicyStmt(it) => {
+            let found = on("CREATE POLICY", it.table(), Effect::Define, sweep)?;
+            redefining(found, sweep)
+        }
+        Node::AlterPolicyStmt(it) => {
+            let found = on("ALTER POLICY", it.table(), Effect::Define, sweep)?;
+            redefining(found, sweep)
+        }
         Node::RefreshMatViewStmt(it) => {
             // It runs the view's query.
             if let Some(name) = it.relation() {

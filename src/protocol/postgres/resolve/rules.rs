@@ -246,6 +246,13 @@ impl PostgresRules {
         self.unmatched
     }
 
+    /// Whether which locks a write needs depends on what it names in this database: not where all
+    /// its rules are for the whole of it.
+    pub fn depend_on_names(&self, database: &str) -> bool {
+        let mut rules = self.rules.iter();
+        rules.any(|rule| rule.covers != Covers::Database && rule.in_database(database).is_some())
+    }
+
     /// Whether a write in this database may be one that no rule covers, and is rejected.
     pub fn may_reject(&self, database: &str) -> bool {
         let covers_all = |rule: &PostgresRule| {

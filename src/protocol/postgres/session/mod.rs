@@ -320,25 +320,6 @@ impl Session {
         self.certain.is_explicit()
     }
 
-    /// Whether the server has a block open that goes on to the client's next message, unless what
-    /// is on its way fails.
-    pub fn stays_in_block(&self) -> bool {
-        let ends = |step: &Step| match step {
-            Step::Statement(Some(act)) => matches!(
-                act.statement.class,
-                Class::Transaction(
-                    TransactionControl::Commit { .. }
-                        | TransactionControl::Rollback { .. }
-                        | TransactionControl::Prepare(_)
-                )
-            ),
-            Step::Unread | Step::RollBack => true,
-            _ => false,
-        };
-        let mut steps = self.spans.iter().flat_map(|span| &span.steps);
-        self.in_block() && !steps.any(ends)
-    }
-
     /// Whether the open transaction has taken a snapshot, as far as the server has told.
     pub fn has_snapshot(&self) -> bool {
         self.certain.has_snapshot()

@@ -100,7 +100,7 @@ impl Session {
             && self.admission.catalog.is_none()
             && self.effects.are_none()
             && self.made.is_empty()
-            && self.later.is_empty()
+            && self.created.is_empty()
     }
 
     /// Forgets what was found against something else than what is there now.

@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use super::later::Later;
 use super::unseen::Unseen;
-use crate::protocol::postgres::classify::RelationName;
-use crate::protocol::postgres::session::SpanId;
+use crate::protocol::postgres::classify::{
+    Class, RelationName, SessionControl, Statement, TransactionControl,
+};
+use crate::protocol::postgres::session::{Run, SpanId};
 use crate::proxy::postgres::catalog::Database;
 use crate::proxy::postgres::prepared::{Prepared, Use};
 
@@ -29,10 +30,12 @@ pub(super) struct Ending {
     pub(super) shadows: bool,
     /// Temporary relations that it makes.
     pub(super) temporary: Vec<Box<str>>,
-    /// Tables of its transaction that the catalog does not have yet, behind it.
+    /// Plain tables of its transaction that the catalog does not have yet, behind it.
     pub(super) made: Vec<RelationName>,
-    /// What of it is to be looked at when a catalog tells of its names.
-    pub(super) later: Vec<Later>,
+    /// All tables that its transaction has created, whatever became of them.
+    pub(super) created: Vec<RelationName>,
+    /// What it needs was told without a catalog.
+    pub(super) provisional: bool,
     /// It prepares transactions under these names.
     pub(super) prepares: Vec<Recorded>,
     /// It ends what is prepared under these names.
@@ -42,24 +45,57 @@ pub(super) struct Ending {
 impl Ending {
     /// Whether it brings nothing about.
     pub(super) fn is_nothing(&self) -> bool {
-        let may = self.distrusts
+        let may = self.provisional
+            || self.distrusts
             || self.defines
             || self.makes_foreign
             || self.shifts
             || self.redefines
             || self.shadows
             || self.unseen > Unseen::Nothing;
-        let made = self.temporary.len() + self.made.len();
+        let made = self.temporary.len() + self.made.len() + self.created.len();
         let prepared = self.prepares.len() + self.ends_prepared.len();
-        !may && made + prepared + self.later.len() == 0
+        !may && made + prepared == 0
     }
 
-    /// It may have done anything, and made tables of other servers.
+    /// It may do anything.
     pub(super) fn distrust(&mut self) {
         self.distrusts = true;
         self.defines = true;
         self.makes_foreign = true;
         self.shadows = true;
+    }
+}
+
+/// Whether cursors are open that may do anything as they are read.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ActingCursors {
+    /// Of the open transaction, or held.
+    any: bool,
+    /// They are read at their transaction's end, too (WITH HOLD).
+    held: bool,
+}
+
+impl ActingCursors {
+    /// A message that may do anything is forwarded: it may open any.
+    pub(super) fn note(&mut self, runs: &[Run]) {
+        let opened = runs.iter().filter_map(|run| run.statement.opens.as_ref());
+        self.any = true;
+        self.held |= opened.into_iter().any(|cursor| cursor.holds);
+    }
+
+    /// Whether a statement may have one read.
+    pub(super) fn are_read_by(self, statement: &Statement) -> bool {
+        match statement.class {
+            Class::Session(SessionControl::Fetch(_)) => self.any,
+            Class::Transaction(TransactionControl::Commit { .. }) => self.held,
+            _ => false,
+        }
+    }
+
+    /// No transaction is open.
+    pub(super) fn ended(&mut self) {
+        self.any = self.held;
     }
 }
 

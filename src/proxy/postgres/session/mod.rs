@@ -2,10 +2,10 @@
 //!
 //! The stages, one file each: `requests` (decode, consider, forward), `weigh` (what a message
 //! needs: `genuine` tickets, locks by `resolved` names, foreign tables that are `unseen`; found
-//! once for what comes `again`, and `later` where no catalog tells yet), `admit` (the gate, at
-//! once or by waiting), `hide` (no ticket leaves), `replies` (whose they are, what ends with them),
-//! `effects` (what a transaction's end brings about), `revoke` (a newer token has come), `held`
-//! (read-only without a ticket), `end` (either side is gone).
+//! once for what comes `again`), `admit` (the gate, at once or by waiting), `hide` (no ticket
+//! leaves), `replies` (whose they are, what ends with them), `effects` (what a transaction's end
+//! brings about), `revoke` (a newer token has come), `held` (read-only without a ticket), `end`
+//! (either side is gone).
 //!
 //! Invariants:
 //! - while a message waits for the gate, nothing behind it is looked at, and replies go on;
@@ -21,7 +21,6 @@ mod exporting;
 mod genuine;
 pub(super) mod held;
 mod hide;
-mod later;
 mod replies;
 mod requests;
 mod resolved;
@@ -38,12 +37,11 @@ use std::time::Duration;
 
 use self::admit::Admission;
 use self::again::Again;
-use self::effects::Effects;
+use self::effects::{ActingCursors, Effects};
 use self::end::Phase;
 use self::exporting::Exporting;
 use self::genuine::Sets;
 use self::held::Held;
-use self::later::Later;
 use self::resolved::Resolved;
 use self::revoke::Revocation;
 use self::settle::{Identity, Standing};
@@ -56,7 +54,7 @@ use super::wire::{Received, Sent, Side, WAITING_BYTES_MAX};
 use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::RelationName;
 use crate::protocol::postgres::frame::{Decoder, Side as Sender};
-use crate::protocol::postgres::session::{Session as Core, SpanId};
+use crate::protocol::postgres::session::Session as Core;
 use crate::proxy::accept::{Visit, ending, ends_first};
 use crate::proxy::slots::Slots;
 
@@ -157,14 +155,13 @@ struct Session {
     temporary: Vec<Box<str>>,
     /// Something may have put something else in the place of a temporary name.
     shadowed: bool,
-    /// Tables of the open transaction.
+    /// Tables of the open transaction that are plain, and all that it has created.
     made: Vec<RelationName>,
+    created: Vec<RelationName>,
+    /// Cursors may act as they are read.
+    acting_cursors: ActingCursors,
     resolved: Resolved,
     again: Again,
-    /// What is looked at when a catalog tells of its names.
-    later: Vec<Later>,
-    /// The span in which something ran last.
-    ran_in: SpanId,
     sets: Sets,
     slots: Slots,
     admission: Admission,
@@ -220,10 +217,10 @@ impl Session {
             temporary: vec![],
             shadowed: false,
             made: vec![],
+            created: vec![],
+            acting_cursors: ActingCursors::default(),
             resolved: Resolved::default(),
             again: Again::default(),
-            later: vec![],
-            ran_in: 0,
             sets: Sets::default(),
             slots: Slots::default(),
             admission: Admission::default(),

@@ -104,7 +104,6 @@ impl Session {
         if let BackendMessage::Error(fields) = message {
             let span = self.core.awaited_span();
             self.effects.failed(span, fields.sqlstate());
-            self.note_failed(span);
             self.effects.told_fatal |= fields.is_fatal();
         }
         if let BackendMessage::CommandComplete { tag } = message {
@@ -114,6 +113,8 @@ impl Session {
         if let Some(span) = reply.ended {
             self.flights.ended(span);
             self.made.clear();
+            self.created.clear();
+            self.acting_cursors.ended();
             self.exporting.ended();
             self.effects
                 .ended(span, &self.database, &self.listener.prepared);

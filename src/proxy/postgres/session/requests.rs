@@ -341,7 +341,7 @@ impl Session {
     }
 
     fn forward(&mut self, considered: &Considered, mut ending: Ending, bytes: &[u8]) {
-        let (span, runs) = (self.core.span(), considered.runs.len());
+        let (span, runs) = (self.core.span(), !considered.runs.is_empty());
         self.revocation.note_commit(considered, span);
         self.note_reset(considered);
         self.note_exports(considered);
@@ -353,9 +353,13 @@ impl Session {
         if ending.distrusts {
             self.core.distrust();
         }
-        if runs > 0 {
-            self.note_later(std::mem::take(&mut ending.later), runs, span);
-            self.note_made(ending);
+        if ending.distrusts {
+            self.acting_cursors.note(&considered.runs);
+        }
+        match runs {
+            true => self.note_made(ending),
+            false if ending.shadows => self.shadow(),
+            false => {}
         }
     }
 

@@ -8,7 +8,6 @@ use std::sync::{Arc, Weak};
 
 use super::Session;
 use super::effects::Ending;
-use super::later::LookedBack;
 use super::settle::Standing;
 use super::weigh::{Untold, missing};
 use crate::config::Mode;
@@ -87,23 +86,13 @@ impl Session {
                 self.database.load_aside();
                 return Err(Untold::Unobserved);
             }
-            if let Some(resolution) = self.whatever_it_is(run, None, ending)? {
+            if let Some(resolution) = self.whatever_it_is(run, ending)? {
                 self.database.load_aside();
                 return Ok(resolution);
             }
             self.begin_loading(None);
             return Err(Untold::Later);
         };
-        if !self.later.is_empty() {
-            match self.look_back(&catalog) {
-                LookedBack::Trusted => {}
-                LookedBack::Distrusted => return Err(Untold::Again),
-                LookedBack::TooOld => {
-                    self.begin_loading(Some(catalog));
-                    return Err(Untold::Later);
-                }
-            }
-        }
         let against = (Arc::as_ptr(&catalog), self.temporary.len());
         let same = self.resolved.against.as_ref();
         if same.is_none_or(|(known, made)| (Weak::as_ptr(known), *made) != against) {
@@ -132,8 +121,7 @@ impl Session {
         let rules = &self.listener.config.rules;
         let resolution = resolve(&run.statement, &run.executed, &view, rules);
         if resolution.missing && !self.admission.reloaded && !observes {
-            let seen = Some(&catalog);
-            if let Some(resolution) = self.whatever_it_is(run, seen, ending)? {
+            if let Some(resolution) = self.whatever_it_is(run, ending)? {
                 return Ok(resolution);
             }
             self.begin_loading(Some(catalog));
@@ -162,13 +150,12 @@ impl Session {
     fn whatever_it_is(
         &mut self,
         run: &Run,
-        seen: Option<&Arc<Catalog>>,
         ending: &mut Ending,
     ) -> Result<Option<Arc<Resolution>>, Untold> {
         // What no rule covers may have to be refused all the same.
         let rules = &self.listener.config.rules;
         let rejects = rules.may_reject(&self.identity.database);
-        if rejects || matches!(self.standing, Standing::Unfit(_)) {
+        if rejects || matches!(self.standing, Standing::Unfit(_)) || self.names_matter(run) {
             return Ok(None);
         }
         let Ok(locks) = self.locks_of_anything() else {
@@ -188,13 +175,44 @@ impl Session {
         }
         let uses = &run.statement.uses;
         let acts = calls(run);
-        self.look_later(run, seen, false, ending);
+        ending.provisional = true;
         Ok(Some(Arc::new(Resolution {
             required: Required::Write(locks),
             missing: false,
             everything: uses.everything.or(acts.then_some("it may do anything")),
             foreign: false,
         })))
+    }
+
+    /// Whether what a run's names do is to be known: views may act, and change what later names
+    /// mean. Where rules are for the whole database, no name changes what is needed.
+    fn names_matter(&self, run: &Run) -> bool {
+        let rules = &self.listener.config.rules;
+        let statements = run.executed.iter().chain([&run.statement]);
+        let mut uses = statements.map(|it| &it.uses);
+        rules.depend_on_names(&self.identity.database)
+            && uses.any(|it| !it.targets.is_empty() || !it.reads.is_empty())
+    }
+
+    /// Whether a run may do anything by what its names did before the open transaction, where that
+    /// matters.
+    pub(super) fn acts_by_name(&mut self, run: &Run, ending: &Ending) -> Result<bool, Untold> {
+        if self.listener.config.mode == Mode::Observe || !self.names_matter(run) {
+            return Ok(false);
+        }
+        let catalog = self.loaded_catalog()?;
+        let view = View {
+            catalog: &catalog,
+            database: &self.identity.database,
+            user: &self.user,
+            search_path: run.search_path.as_deref(),
+            temporary: &self.temporary,
+            made: &ending.created,
+            redefined: false,
+        };
+        let rules = &self.listener.config.rules;
+        let resolution = resolve(&run.statement, &run.executed, &view, rules);
+        Ok(resolution.everything.is_some())
     }
 
     /// Whether a run may change rows of another server, which is to be refused.
@@ -216,9 +234,10 @@ impl Session {
         }
     }
 
-    /// Notes the relations that a forwarded message makes, and what is to be looked at later.
+    /// Notes the relations that a forwarded message makes.
     pub(super) fn note_made(&mut self, ending: Ending) {
         self.made = ending.made;
+        self.created = ending.created;
         if ending.shadows {
             self.shadow();
         }
@@ -231,6 +250,19 @@ impl Session {
                 self.temporary.push(name);
             }
         }
+    }
+}
+
+/// Follows all tables that a transaction creates, behind one more statement: whatever becomes of
+/// them, no name that the catalog does not have means anything else.
+pub(super) fn follow_created(created: &mut Vec<RelationName>, statement: &Statement) {
+    let [target] = statement.uses.targets.as_slice() else {
+        return;
+    };
+    let creates = target.effect == Effect::Create { temporary: false };
+    let plain = statement.operation == "CREATE TABLE" && !statement.uses.if_not_exists;
+    if creates && plain && created.len() < MADE_MAX {
+        created.push(target.relation.clone());
     }
 }
 

@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    fn loaded_catalog(&mut self) -> Result<std::sync::Arc<Catalog>, Untold> {
+    pub(super) fn loaded_catalog(&mut self) -> Result<std::sync::Arc<Catalog>, Untold> {
         match self.known_catalog() {
             Some(catalog) => Ok(catalog),
             None => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::effects::Ending;
 use super::genuine::{Genuine, Look};
-use super::resolved::{MADE_MAX, calls, defines, drops, names_existing, shifts};
+use super::resolved::{MADE_MAX, calls, defines, drops, follow_created, names_existing, shifts};
 use super::{Session, admit::Admitted};
 use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
@@ -22,8 +22,8 @@ use crate::token::Token;
 pub(super) enum Weighed {
     /// It is not known yet.
     Later,
-    /// It is to be considered anew: something of the proxy's own goes before it, with a span of its
-    /// own, or the session is distrusted.
+    /// Something of the proxy's own goes before it, with a span of its own: it is to be considered
+    /// behind that.
     Again,
     Refused(Refusal),
     Passed(Ending),
@@ -43,8 +43,6 @@ pub(super) struct Needs {
 /// Why what a message needs is not told.
 pub(super) enum Untold {
     Later,
-    /// The session is distrusted now: it is to be considered anew.
-    Again,
     /// Observing, nothing is waited for.
     Unobserved,
     Refused(Refusal),
@@ -119,7 +117,6 @@ impl Session {
             Ok(claims) if self.are_settled(&claims) => None,
             Ok(claims) => Some(self.settle_first(claims)),
             Err(Untold::Refused(refusal)) => Some(Weighed::Refused(refusal)),
-            Err(Untold::Again) => Some(Weighed::Again),
             Err(Untold::Later | Untold::Unobserved) => Some(Weighed::Later),
         }
     }
@@ -148,7 +145,6 @@ impl Session {
     fn untold(&mut self, untold: Untold, considered: &Considered) -> Weighed {
         match untold {
             Untold::Later => Weighed::Later,
-            Untold::Again => Weighed::Again,
             Untold::Unobserved => Weighed::Passed(Ending::default()),
             Untold::Refused(refusal) => self.present_first(refusal, considered),
         }
@@ -214,7 +210,11 @@ impl Session {
         let mut claims: Arc<[Claim]> = [].into();
         let mut writes = false;
         ending.made.clone_from(&self.made);
+        ending.created.clone_from(&self.created);
         for run in runs {
+            if self.acting_cursors.are_read_by(&run.statement) {
+                ending.distrust();
+            }
             let needed = self.locks_of(run, &mut ending)?;
             let of_run = self.claims_of(run, &needed)?;
             if let Some(lock) = missing(&needed, &of_run) {
@@ -232,8 +232,14 @@ impl Session {
             may_commit: considered.may_commit,
         };
         match considered.runs.is_empty() {
-            // Nothing of it was carried out.
-            true => Ok((needs, Ending::default())),
+            // It does not run yet; values that it reads may have done anything.
+            true => {
+                let mut looked = Ending::default();
+                if ending.distrusts {
+                    looked.distrust();
+                }
+                Ok((needs, looked))
+            }
             false => Ok((needs, ending)),
         }
     }
@@ -247,21 +253,19 @@ impl Session {
         if shifted && names_existing(&run.statement, &ending.made) {
             self.check_unseen(run, ending, true)?;
             let redefined = ending.redefines || self.effects.redefined();
-            let acts = run.statement.uses.everything.is_some() || calls(run) || redefined;
+            let everything = run.statement.uses.everything.is_some();
+            let acts = everything || calls(run) || redefined || self.acts_by_name(run, ending)?;
             ending.defines |= defines(&run.statement) || acts;
             ending.redefines |= redefines(&run.statement);
             ending.distrusts |= acts;
             ending.makes_foreign |= acts && !drops(&run.statement);
             ending.shadows |= acts || shadows_temporary(&run.statement);
-            if !acts {
-                let seen = self.known_catalog();
-                self.look_later(run, seen.as_ref(), true, ending);
-            }
             let unseen = self.unseen_behind(run, ending, acts)?;
             ending.unseen = ending.unseen.max(unseen);
             if ending.made.len() < MADE_MAX {
                 follow_made(&mut ending.made, &run.statement);
             }
+            follow_created(&mut ending.created, &run.statement);
             return self.locks_of_anything();
         }
         let resolution = self.resolution_of(run, ending)?;
@@ -274,6 +278,7 @@ impl Session {
         if ending.made.len() < MADE_MAX {
             follow_made(&mut ending.made, &run.statement);
         }
+        follow_created(&mut ending.created, &run.statement);
         // What a volatile function defines is not told.
         ending.defines |= defines(&run.statement) || resolution.everything.is_some();
         // Whoever may call such a function holds a ticket for everything to the transaction's end.

@@ -1,7 +1,7 @@
 //! Many small transactions as one: what makes etcd fast is fewer of them.
 //!
 //! One task collects transactions while a few batches are in flight and sends what has gathered as
-//! one transaction of nested ones; with little in flight it sends at once. Two enqueues for one
+//! one transaction of nested ones; with nothing in flight it sends at once. Two enqueues for one
 //! lock never share a batch, for they would share a create revision and so a token; nor do two
 //! writes of one key, which etcd refuses. A batch that etcd refuses is sent again one by one, so
 //! that a bad transaction fails alone.

@@ -17,13 +17,6 @@ const BATCH_BYTES_MAX: usize = 512 * 1024;
 /// Batches in flight. More would make them smaller.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
 
-/// Batches in flight while they are small: waiting for company brings little of it, and while
-/// etcd's disk is slow those that come would wait for it twice.
-const SMALL_IN_FLIGHT_MAX: usize = 8;
-
-/// Transactions of a small batch, on average.
-const SMALL: f32 = 4.0;
-
 /// Batches in flight while locks have more waiting than one batch takes: the enqueues for one lock
 /// need a batch each, and etcd writes those that come together to disk together.
 const CROWDED_IN_FLIGHT_MAX: usize = 12;
@@ -37,8 +30,6 @@ pub struct Lanes {
     pub len: usize,
     /// The last batch left something behind that could not share it.
     crowded: bool,
-    /// How many were in a batch, on average over the last ones.
-    company: f32,
 }
 
 /// Others first: a removal must not wait behind the enqueues that it serves.
@@ -53,12 +44,9 @@ impl Lanes {
         self.len == 0
     }
 
-    /// How many batches may be in flight.
     pub fn in_flight_max(&self) -> usize {
         if self.crowded {
             CROWDED_IN_FLIGHT_MAX
-        } else if self.company < SMALL {
-            SMALL_IN_FLIGHT_MAX
         } else {
             BATCHES_IN_FLIGHT_MAX
         }
@@ -108,9 +96,6 @@ impl Lanes {
             }
         }
         self.crowded = !self.is_empty();
-        if !batch.is_empty() {
-            self.company += (batch.len() as f32 - self.company) / 8.0;
-        }
         batch
     }
 }
@@ -209,32 +194,6 @@ mod tests {
             assert_eq!(keys(&lanes.take_batch()), ["a/1"]);
         }
         assert!(lanes.is_empty());
-    }
-
-    #[test]
-    fn small_batches_do_not_wait_for_company_and_large_ones_do() {
-        let mut lanes = Lanes::default();
-        let take = |lanes: &mut Lanes, count: usize| {
-            let _replies: Vec<_> = (0..count)
-                .map(|n| push(lanes, &format!("l{n}"), "l/1", true))
-                .collect();
-            assert_eq!(lanes.take_batch().len(), count);
-            lanes.in_flight_max()
-        };
-        assert_eq!(take(&mut lanes, 1), SMALL_IN_FLIGHT_MAX);
-        // As clients come back one by one of a large batch.
-        assert_eq!(take(&mut lanes, 60), BATCHES_IN_FLIGHT_MAX);
-        assert_eq!(take(&mut lanes, 1), BATCHES_IN_FLIGHT_MAX);
-        for _ in 0..20 {
-            take(&mut lanes, 1);
-        }
-        assert_eq!(lanes.in_flight_max(), SMALL_IN_FLIGHT_MAX);
-        let _replies = [
-            push(&mut lanes, "a", "a/1", true),
-            push(&mut lanes, "a", "a/2", true),
-        ];
-        lanes.take_batch();
-        assert_eq!(lanes.in_flight_max(), CROWDED_IN_FLIGHT_MAX);
     }
 
     #[test]

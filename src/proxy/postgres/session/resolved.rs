@@ -155,7 +155,7 @@ impl Session {
         // What no rule covers may have to be refused all the same.
         let rules = &self.listener.config.rules;
         let rejects = rules.may_reject(&self.identity.database);
-        if rejects || matches!(self.standing, Standing::Unfit(_)) || self.names_matter(run) {
+        if rejects || matches!(self.standing, Standing::Unfit(_)) {
             return Ok(None);
         }
         let Ok(locks) = self.locks_of_anything() else {
@@ -173,8 +173,16 @@ impl Session {
         if self.may_be_foreign(run)? {
             return Ok(None);
         }
+        let last = self.database.last();
+        let told = last.map(|last| self.resolved_by(&last, run, &ending.made));
+        let acts = match told {
+            Some(told) if told.everything.is_none() => false,
+            // What it does to the session is to be known.
+            Some(told) if !told.missing && names(run) => return Ok(None),
+            _ if self.names_matter(run) => return Ok(None),
+            _ => calls(run),
+        };
         let uses = &run.statement.uses;
-        let acts = calls(run);
         ending.provisional = true;
         Ok(Some(Arc::new(Resolution {
             required: Required::Write(locks),
@@ -188,31 +196,35 @@ impl Session {
     /// mean. Where rules are for the whole database, no name changes what is needed.
     fn names_matter(&self, run: &Run) -> bool {
         let rules = &self.listener.config.rules;
-        let statements = run.executed.iter().chain([&run.statement]);
-        let mut uses = statements.map(|it| &it.uses);
-        rules.depend_on_names(&self.identity.database)
-            && uses.any(|it| !it.targets.is_empty() || !it.reads.is_empty())
+        rules.depend_on_names(&self.identity.database) && names(run)
     }
 
-    /// Whether a run may do anything by what its names did before the open transaction, where that
-    /// matters.
-    pub(super) fn acts_by_name(&mut self, run: &Run, ending: &Ending) -> Result<bool, Untold> {
-        if self.listener.config.mode == Mode::Observe || !self.names_matter(run) {
-            return Ok(false);
-        }
-        let catalog = self.loaded_catalog()?;
+    /// Whether a run may do anything by what its names did before the open transaction. Where they
+    /// do not matter no catalog is waited for.
+    pub(super) fn acts_by_catalog(&mut self, run: &Run, ending: &Ending) -> Result<bool, Untold> {
+        let waits = self.listener.config.mode == Mode::Enforce && self.names_matter(run);
+        let catalog = match self.known_catalog() {
+            Some(catalog) => catalog,
+            None if waits => self.loaded_catalog()?,
+            None => return Ok(calls(run)),
+        };
+        let resolution = self.resolved_by(&catalog, run, &ending.created);
+        Ok(resolution.everything.is_some())
+    }
+
+    /// What a run needs by this catalog, beside these tables.
+    fn resolved_by(&self, catalog: &Catalog, run: &Run, made: &[RelationName]) -> Resolution {
         let view = View {
-            catalog: &catalog,
+            catalog,
             database: &self.identity.database,
             user: &self.user,
             search_path: run.search_path.as_deref(),
             temporary: &self.temporary,
-            made: &ending.created,
+            made,
             redefined: false,
         };
         let rules = &self.listener.config.rules;
-        let resolution = resolve(&run.statement, &run.executed, &view, rules);
-        Ok(resolution.everything.is_some())
+        resolve(&run.statement, &run.executed, &view, rules)
     }
 
     /// Whether a run may change rows of another server, which is to be refused.
@@ -264,6 +276,13 @@ pub(super) fn follow_created(created: &mut Vec<RelationName>, statement: &Statem
     if creates && plain && created.len() < MADE_MAX {
         created.push(target.relation.clone());
     }
+}
+
+/// Whether a run names relations.
+fn names(run: &Run) -> bool {
+    let statements = run.executed.iter().chain([&run.statement]);
+    let mut uses = statements.map(|it| &it.uses);
+    uses.any(|it| !it.targets.is_empty() || !it.reads.is_empty())
 }
 
 /// Whether a run calls anything that is written, or executes what was prepared.

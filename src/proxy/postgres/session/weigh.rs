@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::effects::Ending;
 use super::genuine::{Genuine, Look};
-use super::resolved::{MADE_MAX, calls, defines, drops, follow_created, names_existing, shifts};
+use super::resolved::{MADE_MAX, defines, drops, follow_created, names_existing, shifts};
 use super::{Session, admit::Admitted};
 use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
@@ -254,7 +254,7 @@ impl Session {
             self.check_unseen(run, ending, true)?;
             let redefined = ending.redefines || self.effects.redefined();
             let everything = run.statement.uses.everything.is_some();
-            let acts = everything || calls(run) || redefined || self.acts_by_name(run, ending)?;
+            let acts = everything || redefined || self.acts_by_catalog(run, ending)?;
             ending.defines |= defines(&run.statement) || acts;
             ending.redefines |= redefines(&run.statement);
             ending.distrusts |= acts;

@@ -177,30 +177,3 @@ fn a_policy_of_the_same_transaction_acts() {
     }
     writes_nothing_of_the_other(&world, &mut holder, "a policy");
 }
-
-/// Under a rule for the whole database only what is a write matters.
-#[test]
-fn a_view_that_swaps_a_prepared_statement_is_seen_without_a_catalog() {
-    let world = World::new();
-    for sql in [
-        "CREATE FUNCTION swaps() RETURNS int LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'DEALLOCATE p'; \
-         EXECUTE 'PREPARE p AS UPDATE orders SET note = ''written'''; RETURN 1; END $$",
-        "CREATE VIEW swapping AS SELECT swaps()",
-    ] {
-        world.direct().query(sql).ok();
-    }
-    // Who holds nothing waits for a catalog.
-    world.proxy.client().query("SELECT 1 FROM plain").ok();
-    let mut holder = world.proxy.holder(1);
-    for sql in [
-        "PREPARE p AS SELECT note FROM orders",
-        // The catalog is outdated behind it.
-        "CREATE TABLE fresh (a int)",
-        "SELECT * FROM swapping",
-        "SET ringfence.token = ''",
-    ] {
-        holder.query(sql).ok();
-    }
-    holder.query("EXECUTE p").refused("RF002");
-    assert_eq!(world.order(), "first");
-}

@@ -178,7 +178,6 @@ impl Session {
         let acts = match told {
             Some(told) if told.everything.is_none() => false,
             // What it does to the session is to be known.
-            Some(told) if !told.missing && names(run) => return Ok(None),
             _ if self.names_matter(run) => return Ok(None),
             _ => calls(run),
         };

@@ -192,6 +192,8 @@ pub(super) async fn end_all<E: Ends>(
             let sessions: Vec<_> = batch.iter().map(|it| &it.session).collect();
             match ends.end(&server, &sessions).await {
                 Ok(there) => {
+                    // One of which nothing is told counts as there.
+                    let there = there.into_iter().chain(std::iter::repeat(true));
                     for (condemned, is_there) in batch.into_iter().zip(there) {
                         match is_there {
                             true => still.push(condemned),

@@ -2,7 +2,7 @@
 //! needs is not told by its names any more.
 
 use crate::client::Client;
-use crate::client::send::{bind, parse, sync};
+use crate::client::send::{bind, parse, query, run, sync};
 use crate::stack::sign;
 use crate::world::World;
 
@@ -139,24 +139,30 @@ fn a_value_whose_type_acts_does_so_as_it_is_bound() {
 #[test]
 fn a_cursor_acts_as_it_is_read() {
     let world = world();
-    for (declares, reads) in [
-        ("DECLARE c CURSOR FOR SELECT * FROM turning", "FETCH c"),
-        (
-            "DECLARE c CURSOR WITH HOLD FOR SELECT * FROM turning",
-            "SELECT 1",
-        ),
-    ] {
+    let declares = "DECLARE c CURSOR FOR SELECT * FROM turning";
+    let holds = "DECLARE c CURSOR WITH HOLD FOR SELECT * FROM turning";
+    let sets = "SET search_path = public";
+    for (declares, ends) in [(declares, &["FETCH c", "COMMIT"][..]), (holds, &["COMMIT"])] {
         let mut holder = holder_of_both(&world);
-        for sql in [
-            "BEGIN",
-            declares,
-            "SET search_path = public",
-            reads,
-            "COMMIT",
-        ] {
+        holder.query("SELECT 1 FROM plain").ok();
+        // Sent before what comes first is answered, whose end is not theirs.
+        let begins = ["SELECT pg_sleep(0.05)", "BEGIN", declares, sets];
+        holder.send(&begins.map(query).concat());
+        for _ in begins {
+            holder.answer().ok();
+        }
+        for sql in ends {
             holder.query(sql).ok();
         }
         writes_nothing_of_the_other(&world, &mut holder, declares);
+    }
+    // A held one is read as its transaction ends, whatever ends that.
+    let at_once = query(&format!("{holds}; {sets}"));
+    let piped = [run(holds, &[]), run(sets, &[]), sync()].concat();
+    for bytes in [at_once, piped] {
+        let mut holder = holder_of_both(&world);
+        holder.ask(&bytes).ok();
+        writes_nothing_of_the_other(&world, &mut holder, holds);
     }
 }
 
@@ -176,4 +182,71 @@ fn a_policy_of_the_same_transaction_acts() {
         holder.query(sql).ok();
     }
     writes_nothing_of_the_other(&world, &mut holder, "a policy");
+}
+
+/// The last catalog does not tell of it yet.
+#[test]
+fn what_acts_only_since_a_moment_ago_is_distrusted() {
+    let world = world();
+    let quiet = "CREATE VIEW later AS SELECT 1 AS turns";
+    let still = "CREATE FUNCTION turns_later() RETURNS int STABLE LANGUAGE sql AS 'SELECT 1'";
+    let turning = "CREATE OR REPLACE VIEW later AS SELECT turns() AS turns";
+    let moving = "CREATE OR REPLACE FUNCTION turns_later() RETURNS int VOLATILE LANGUAGE sql AS \
+         'SELECT turns()'";
+    for (before, behind, acts) in [
+        (quiet, turning, "SELECT * FROM later"),
+        (still, moving, "SELECT turns_later()"),
+    ] {
+        let mut holder = holder_of_both(&world);
+        holder.query(before).ok();
+        // A catalog that has it is there then.
+        world.proxy.client().query("SELECT 1 FROM plain").ok();
+        holder.query("SELECT 1 FROM plain").ok();
+        holder.query(behind).ok();
+        holder.query(acts).ok();
+        writes_nothing_of_the_other(&world, &mut holder, acts);
+    }
+}
+
+/// What was created and taken back is no table of the transaction's own any more.
+#[test]
+fn a_table_that_was_rolled_back_leaves_its_name_to_another() {
+    let world = world();
+    for sql in [
+        "CREATE SCHEMA mine",
+        "CREATE FUNCTION writes() RETURNS int LANGUAGE plpgsql AS $$ BEGIN \
+         UPDATE public.orders SET note = 'written'; RETURN 1; END $$",
+        "CREATE VIEW writing AS SELECT writes() AS note",
+    ] {
+        world.direct().query(sql).ok();
+    }
+    for table in [
+        "CREATE TABLE writing (a int)",
+        "CREATE TEMP TABLE writing (a int)",
+    ] {
+        let mut client = world.proxy.client();
+        for sql in [
+            "SET search_path = mine, public",
+            "BEGIN",
+            "SAVEPOINT s",
+            table,
+            "ROLLBACK TO s",
+        ] {
+            client.query(sql).ok();
+        }
+        let told = client.query("SELECT * FROM writing");
+        assert_eq!(told.code(), "RF002", "{table}: {told:?}");
+        client.query("ROLLBACK").ok();
+        // Nor behind one that has failed.
+        for sql in ["BEGIN", "SAVEPOINT s"] {
+            client.query(sql).ok();
+        }
+        client
+            .query(&format!("{table}; SELECT 1 / 0"))
+            .refused("22012");
+        client.query("ROLLBACK TO s").ok();
+        let told = client.query("SELECT * FROM writing");
+        assert_eq!(told.code(), "RF002", "{table}: {told:?}");
+        assert_eq!(world.order(), "first");
+    }
 }

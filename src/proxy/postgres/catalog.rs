@@ -166,12 +166,6 @@ impl Database {
         Some(Arc::clone(&loaded.catalog))
     }
 
-    /// The last one that was loaded, however outdated.
-    pub fn last(&self) -> Option<Arc<Catalog>> {
-        let loaded = self.loaded.load();
-        loaded.as_ref().map(|loaded| Arc::clone(&loaded.catalog))
-    }
-
     /// Its catalog, loaded if need be.
     pub async fn get(self: &Arc<Database>) -> Result<Arc<Catalog>, CatalogError> {
         match self.current() {

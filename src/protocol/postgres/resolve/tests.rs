@@ -124,17 +124,25 @@ fn rules() -> PostgresRules {
     PostgresRules::new(rules, Unmatched::Pass)
 }
 
+/// What a session of `ann` in `shop` sees: with this path, and nothing of its own.
+fn view<'v>(catalog: &'v Catalog, search_path: Option<&'v [Box<str>]>) -> View<'v> {
+    View {
+        catalog,
+        database: "shop",
+        user: "ann",
+        search_path,
+        temporary: &[],
+        made: &[],
+        redefined: false,
+    }
+}
+
 fn resolved(text: &str, rules: &PostgresRules, path: Option<&[Box<str>]>) -> Resolution {
     let catalog = catalog();
     let temporary = ["scratch".into(), "orders2".into()];
     let view = View {
-        catalog: &catalog,
-        database: "shop",
-        user: "ann",
-        search_path: path,
         temporary: &temporary,
-        made: &[],
-        redefined: false,
+        ..view(&catalog, path)
     };
     let classified = classify(text.as_bytes(), Lexing::CERTAIN);
     resolve(&classified.statements[0], &[], &view, rules)
@@ -404,15 +412,7 @@ fn an_operator_may_name_a_volatile_function_that_reads() {
 #[test]
 fn a_prepared_statement_counts_where_it_is_executed() {
     let catalog = catalog();
-    let view = View {
-        catalog: &catalog,
-        database: "shop",
-        user: "ann",
-        search_path: None,
-        temporary: &[],
-        made: &[],
-        redefined: false,
-    };
+    let view = view(&catalog, None);
     let statement = |text: &str| classify(text.as_bytes(), Lexing::CERTAIN).statements[0].clone();
     let executed = statement("DELETE FROM public.lines");
     let execute = statement("EXECUTE p(1)");

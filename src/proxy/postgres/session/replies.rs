@@ -114,7 +114,9 @@ impl Session {
             self.flights.ended(span);
             self.made.clear();
             self.created.clear();
-            self.acting_cursors.ended();
+            if self.acting_cursors.ended(span) {
+                self.core.distrust();
+            }
             self.exporting.ended();
             self.effects
                 .ended(span, &self.database, &self.listener.prepared);

@@ -352,9 +352,7 @@ impl Session {
         self.effects.note(&mut ending, span);
         if ending.distrusts {
             self.core.distrust();
-        }
-        if ending.distrusts {
-            self.acting_cursors.note(&considered.runs);
+            self.acting_cursors.note(&considered.runs, span);
         }
         match runs {
             true => self.note_made(ending),

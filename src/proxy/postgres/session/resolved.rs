@@ -155,7 +155,9 @@ impl Session {
         // What no rule covers may have to be refused all the same.
         let rules = &self.listener.config.rules;
         let rejects = rules.may_reject(&self.identity.database);
-        if rejects || matches!(self.standing, Standing::Unfit(_)) {
+        let unfit = matches!(self.standing, Standing::Unfit(_));
+        // An outdated catalog does not tell that a view has come to act.
+        if rejects || unfit || self.names_matter(run) {
             return Ok(None);
         }
         let Ok(locks) = self.locks_of_anything() else {
@@ -173,15 +175,8 @@ impl Session {
         if self.may_be_foreign(run)? {
             return Ok(None);
         }
-        let last = self.database.last();
-        let told = last.map(|last| self.resolved_by(&last, run, &ending.made));
-        let acts = match told {
-            Some(told) if told.everything.is_none() => false,
-            // What it does to the session is to be known.
-            _ if self.names_matter(run) => return Ok(None),
-            _ => calls(run),
-        };
         let uses = &run.statement.uses;
+        let acts = calls(run);
         ending.provisional = true;
         Ok(Some(Arc::new(Resolution {
             required: Required::Write(locks),
@@ -212,7 +207,12 @@ impl Session {
     }
 
     /// What a run needs by this catalog, beside these tables.
-    fn resolved_by(&self, catalog: &Catalog, run: &Run, made: &[RelationName]) -> Resolution {
+    pub(super) fn resolved_by(
+        &self,
+        catalog: &Catalog,
+        run: &Run,
+        made: &[RelationName],
+    ) -> Resolution {
         let view = View {
             catalog,
             database: &self.identity.database,

@@ -5,6 +5,8 @@
 //! What a function or a code block writes by itself is not looked into; that it may have made a
 //! table is.
 
+use std::sync::Arc;
+
 use super::Session;
 use super::effects::Ending;
 use super::resolved::drops;
@@ -12,9 +14,7 @@ use super::weigh::Untold;
 use crate::config::Mode;
 use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::{Class, RelationName, Statement};
-use crate::protocol::postgres::resolve::{
-    Catalog, ForeignTables, ForeignWrites, RelationKind, View, resolve,
-};
+use crate::protocol::postgres::resolve::{Catalog, ForeignTables, ForeignWrites, RelationKind};
 use crate::protocol::postgres::session::Run;
 
 /// Which names may mean a table of another server though the catalog does not say so.
@@ -62,7 +62,8 @@ impl Session {
             return Ok(());
         }
         let catalog = self.loaded_catalog()?;
-        if shifted && self.reaches_foreign(run, ending, &catalog) {
+        // By what its names meant before.
+        if shifted && self.resolved_by(&catalog, run, &ending.made).foreign {
             return Err(Refusal::unclassified(UNSEEN).into());
         }
         let targets = statements(run).flat_map(|it| &it.uses.targets);
@@ -152,7 +153,7 @@ impl Session {
         }
     }
 
-    pub(super) fn loaded_catalog(&mut self) -> Result<std::sync::Arc<Catalog>, Untold> {
+    pub(super) fn loaded_catalog(&mut self) -> Result<Arc<Catalog>, Untold> {
         match self.known_catalog() {
             Some(catalog) => Ok(catalog),
             None => {
@@ -160,21 +161,6 @@ impl Session {
                 Err(Untold::Later)
             }
         }
-    }
-
-    /// Whether a run writes to tables of other servers by what its names meant before.
-    fn reaches_foreign(&self, run: &Run, ending: &Ending, catalog: &Catalog) -> bool {
-        let view = View {
-            catalog,
-            database: &self.identity.database,
-            user: &self.user,
-            search_path: run.search_path.as_deref(),
-            temporary: &self.temporary,
-            made: &ending.made,
-            redefined: false,
-        };
-        let rules = &self.listener.config.rules;
-        resolve(&run.statement, &run.executed, &view, rules).foreign
     }
 }
 

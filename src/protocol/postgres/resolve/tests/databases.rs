@@ -1,21 +1,14 @@
 //! Statements about other databases than the one that they run in.
 
 use super::{
-    Lexing, PostgresRule, PostgresRules, Required, Unmatched, View, catalog, classify, resolve,
+    Lexing, PostgresRule, PostgresRules, Required, Unmatched, catalog, classify, resolve, view,
 };
 
 fn needed(text: &str, rules: Vec<PostgresRule>) -> Required {
     let classified = classify(text.as_bytes(), Lexing::CERTAIN);
     let path: [Box<str>; 1] = ["public".into()];
-    let view = View {
-        catalog: &catalog(),
-        database: "shop",
-        user: "ann",
-        search_path: Some(&path),
-        temporary: &[],
-        made: &[],
-        redefined: false,
-    };
+    let catalog = catalog();
+    let view = view(&catalog, Some(&path));
     let rules = PostgresRules::new(rules, Unmatched::Pass);
     resolve(&classified.statements[0], &[], &view, &rules).required
 }

@@ -3,7 +3,7 @@
 use super::super::ForeignWrites;
 use super::{
     Catalog, CatalogParts, Lexing, PostgresRules, Relation, RelationKind, Required, Unmatched,
-    View, classify, relation, resolve, rule,
+    classify, relation, resolve, rule, view,
 };
 
 #[test]
@@ -40,15 +40,7 @@ fn a_write_to_another_servers_table_is_refused_under_a_rule_unless_it_is_told_to
         ];
         let rules = PostgresRules::new(rules, Unmatched::Pass).with_foreign_writes(foreign_writes);
         let path: [Box<str>; 1] = ["public".into()];
-        let view = View {
-            catalog: &catalog,
-            database: "shop",
-            user: "ann",
-            search_path: Some(&path),
-            temporary: &[],
-            made: &[],
-            redefined: false,
-        };
+        let view = view(&catalog, Some(&path));
         let classified = classify(text.as_bytes(), Lexing::CERTAIN);
         resolve(&classified.statements[0], &[], &view, &rules).required
     };

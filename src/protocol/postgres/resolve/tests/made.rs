@@ -1,6 +1,6 @@
 //! Tables that the transaction itself has made.
 
-use super::{Lexing, Required, View, catalog, classify, follow_made, resolve, rules};
+use super::{Lexing, Required, View, catalog, classify, follow_made, resolve, rules, view};
 
 /// What the last statement of a text needs, where the text is one transaction's.
 fn last_of(text: &str) -> Required {
@@ -10,13 +10,8 @@ fn last_of(text: &str) -> Required {
     let mut required = Required::Read;
     for statement in &classify(text.as_bytes(), Lexing::CERTAIN).statements {
         let view = View {
-            catalog: &catalog,
-            database: "shop",
-            user: "ann",
-            search_path: Some(&path),
-            temporary: &[],
             made: &made,
-            redefined: false,
+            ..view(&catalog, Some(&path))
         };
         required = resolve(statement, &[], &view, &rules).required;
         follow_made(&mut made, statement);

@@ -1,6 +1,8 @@
 //! Definitions that the catalog does not have yet.
 
-use super::{Lexing, PostgresRules, Unmatched, View, catalog, classify, follow_made, resolve};
+use super::{
+    Lexing, PostgresRules, Unmatched, View, catalog, classify, follow_made, resolve, view,
+};
 
 #[test]
 fn behind_a_definition_names_may_do_anything() {
@@ -10,13 +12,10 @@ fn behind_a_definition_names_may_do_anything() {
         let classified = classify(text.as_bytes(), Lexing::CERTAIN);
         let path: Box<[Box<str>]> = ["public".into()].into();
         let view = View {
-            catalog: &catalog,
             database: "app",
             user: "app",
-            search_path: Some(&path),
-            temporary: &[],
-            made: &[],
             redefined,
+            ..view(&catalog, Some(&path))
         };
         resolve(&classified.statements[0], &[], &view, &rules).everything
     };

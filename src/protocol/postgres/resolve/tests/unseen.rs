@@ -1,8 +1,8 @@
 //! What acts though nothing in the text says so.
 
 use super::{
-    ALL, Catalog, CatalogParts, Lexing, PostgresRule, PostgresRules, RelationKind, Unmatched, View,
-    check, classify, function, relation, resolve, rules, told_by,
+    ALL, Catalog, CatalogParts, Lexing, PostgresRule, PostgresRules, RelationKind, Unmatched,
+    check, classify, function, relation, resolve, rules, told_by, view,
 };
 
 #[test]
@@ -44,15 +44,7 @@ fn an_operator_that_is_not_written_counts() {
         ..CatalogParts::default()
     };
     let catalog = Catalog::new(parts);
-    let view = View {
-        catalog: &catalog,
-        database: "shop",
-        user: "ann",
-        search_path: None,
-        temporary: &[],
-        made: &[],
-        redefined: false,
-    };
+    let view = view(&catalog, None);
     let acts = |text: &str| {
         let classified = classify(text.as_bytes(), Lexing::CERTAIN);
         resolve(&classified.statements[0], &[], &view, &rules())
@@ -90,15 +82,7 @@ fn a_cast_that_is_not_written_counts_wherever_something_is_computed() {
         casts_act_unseen: true,
         ..CatalogParts::default()
     });
-    let view = View {
-        catalog: &catalog,
-        database: "shop",
-        user: "ann",
-        search_path: None,
-        temporary: &[],
-        made: &[],
-        redefined: false,
-    };
+    let view = view(&catalog, None);
     for (text, acts) in [
         ("SELECT a FROM orders", true),
         ("VALUES (1 + 1)", true),

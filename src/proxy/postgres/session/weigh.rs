@@ -232,10 +232,11 @@ impl Session {
             may_commit: considered.may_commit,
         };
         match considered.runs.is_empty() {
-            // It does not run yet; values that it reads may have done anything.
+            // It does not run yet, nor what it calls; values that it reads may do anything, which a
+            // catalog has told.
             true => {
                 let mut looked = Ending::default();
-                if ending.distrusts {
+                if ending.distrusts && !ending.provisional {
                     looked.distrust();
                 }
                 Ok((needs, looked))

@@ -16,6 +16,12 @@ export RINGFENCE_TEST_PYTHON := $(CURDIR)/.venv/bin/python
 # The modules of Node for the tests that need them.
 export RINGFENCE_TEST_NODE_MODULES := $(CURDIR)/.node/node_modules
 
+# Other versions of Postgres. Root cannot run a server, and whoever does it then may not enter every
+# checkout.
+POSTGRES_SERVERS := $(if $(filter 0,$(shell id -u)),/usr/local/lib/ringfence-tests,$(CURDIR)/.postgres)
+# The oldest and the newest one that the proxy is for.
+POSTGRES_MAJORS := 13 18
+
 # $(call install,COMMAND=PACKAGE ...): installs the packages whose commands are missing.
 define install
 missing=()
@@ -86,6 +92,12 @@ test-needs: build-needs
 	    echo "fetching Redis 8 and Valkey 8"
 	    tests/support/fetch_redis8.sh .redis8 >/dev/null
 	fi
+	for major in $(POSTGRES_MAJORS); do
+	    if [ ! -x "$(POSTGRES_SERVERS)/$$major/bin/postgres" ]; then
+	        echo "fetching Postgres $$major"
+	        tests/support/fetch_postgres.sh "$$major" "$(POSTGRES_SERVERS)/$$major" >/dev/null
+	    fi
+	done
 	if [ ! -d .node/node_modules/ioredis ] || [ ! -d .node/node_modules/pg ]; then
 	    echo "making .node"
 	    npm install --silent --no-audit --no-fund --prefix .node ioredis pg
@@ -100,6 +112,12 @@ test: test-needs
 	# What is known of Redis 7 must hold for its successors.
 	for server in redis valkey; do
 	    RINGFENCE_TEST_REDIS="$(CURDIR)/.redis8/$$server-server" cargo nextest run -E 'binary(redis)'
+	done
+	# And what is known of Postgres 15. The pg_dump of Debian turns newer servers away; races and sizes
+	# are not about versions, and take long.
+	for major in $(POSTGRES_MAJORS); do
+	    RINGFENCE_TEST_POSTGRES="$(POSTGRES_SERVERS)/$$major/bin" cargo nextest run -E \
+	        'binary(/^postgres/) - test(pg_dump_and) - test(races::) - test(peers::large::)'
 	done
 	cargo test --quiet --doc
 

@@ -8,6 +8,8 @@
 
 mod catalog;
 mod pipeline;
+#[path = "../support/postgres/mod.rs"]
+mod postgres;
 #[path = "../support/random.rs"]
 mod random;
 mod scope;

@@ -1,24 +1,18 @@
-//! A Postgres of the test's own: a cluster in a temporary folder, on a Unix socket only.
+//! Sessions of a superuser's that send simple queries, and what is answered.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
+use crate::postgres::Postgres;
 use ringfence::protocol::postgres::frame::{
     BackendMessage, Decoder, Next, Side, Version, query, startup,
 };
 
-const START_MAX: Duration = Duration::from_secs(60);
-
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// A running server; it ends with the value.
-pub struct Server {
-    child: Child,
-    folder: tempfile::TempDir,
-}
+pub struct Server(Postgres);
 
 /// How a query ended.
 #[derive(PartialEq, Eq, Debug)]
@@ -29,131 +23,38 @@ pub enum Answer {
     Error(String),
 }
 
-/// Where Debian keeps the server's programs: the newest version's.
-fn programs() -> PathBuf {
-    let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
-        .expect("postgresql is installed (make test-needs)")
-        .filter_map(|entry| {
-            let entry = entry.ok()?;
-            let version = entry.file_name().to_str()?.parse().ok()?;
-            Some((version, entry.path().join("bin")))
-        })
-        .filter(|(_, bin)| bin.join("postgres").exists())
-        .collect();
-    versions.sort();
-    let (_, newest) = versions.pop().expect("a server of Postgres is installed");
-    newest
-}
-
-/// A program of the server, which refuses to run as root.
-fn command(program: &Path) -> Command {
-    if !rustix::process::geteuid().is_root() {
-        return Command::new(program);
-    }
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]);
-    // Ends with the test, even where that is killed.
-    command.arg("--pdeathsig=KILL");
-    command.arg(program);
-    command
-}
-
 impl Server {
-    /// Makes a cluster and starts its server.
     pub fn start() -> Server {
-        let folder = tempfile::tempdir().unwrap();
-        let bin = programs();
-        if rustix::process::geteuid().is_root() {
-            let owned = Command::new("chown")
-                .arg("postgres")
-                .arg(folder.path())
-                .status();
-            assert!(owned.unwrap().success());
-        }
-        let data = folder.path().join("data");
-        let made = command(&bin.join("initdb"))
-            .args([
-                "--auth=trust",
-                "--no-sync",
-                "--username=postgres",
-                "--locale=C.UTF-8",
-                "-D",
-            ])
-            .arg(&data)
-            .stdout(Stdio::null())
-            .status();
-        assert!(made.unwrap().success(), "initdb failed");
-        let log = std::fs::File::create(folder.path().join("log")).unwrap();
-        let child = command(&bin.join("postgres"))
-            .arg("-D")
-            .arg(&data)
-            .args([
-                "-c",
-                "listen_addresses=",
-                "-c",
-                "fsync=off",
-                "-c",
-                "max_prepared_transactions=9",
-            ])
-            .arg("-k")
-            .arg(folder.path())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        Server { child, folder }
+        Server(Postgres::start())
     }
 
-    /// Where its socket is.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    /// For programs that are told a host and a port.
+    pub fn address(&self) -> SocketAddr {
+        self.0.address
     }
 
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
-    }
-
-    /// A session, once the server takes one.
     pub fn connect(&self) -> Client {
         self.connect_with(&[])
     }
 
     /// The same with these parameters at its start.
     pub fn connect_with(&self, parameters: &[(&str, &str)]) -> Client {
-        let socket = self.folder.path().join(".s.PGSQL.5432");
-        let started = Instant::now();
-        loop {
-            if let Ok(stream) = UnixStream::connect(&socket)
-                && let Some(client) = Client::start(stream, parameters)
-            {
-                return client;
-            }
-            assert!(started.elapsed() < START_MAX, "no server: {}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
-            // Immediate shutdown: it takes its own processes with it.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::QUIT);
-        }
-        let _ = self.child.wait();
+        let stream = TcpStream::connect(self.0.address).expect("the server takes a connection");
+        stream.set_nodelay(true).unwrap();
+        Client::start(stream, parameters).expect("the server takes a session")
     }
 }
 
 /// A session that sends simple queries, on the proxy's own framing.
 pub struct Client {
-    stream: UnixStream,
+    stream: TcpStream,
     decoder: Decoder,
     buffer: Vec<u8>,
 }
 
 impl Client {
-    /// `None` while the server is starting up.
-    fn start(stream: UnixStream, parameters: &[(&str, &str)]) -> Option<Client> {
+    /// `None` where the server refuses it.
+    fn start(stream: TcpStream, parameters: &[(&str, &str)]) -> Option<Client> {
         let mut client = Client {
             stream,
             decoder: Decoder::new(Side::Server),

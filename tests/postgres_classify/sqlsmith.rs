@@ -19,8 +19,8 @@ fn number(variable: &str, default: u64) -> u64 {
 fn made_up(server: &Server, seed: u64) -> Vec<String> {
     let count = number("RINGFENCE_SQLSMITH_STATEMENTS", STATEMENTS);
     let target = format!(
-        "--target=host={} user=postgres dbname=postgres",
-        server.folder().display()
+        "--target=host=127.0.0.1 port={} user=postgres dbname=postgres",
+        server.address().port()
     );
     let output = Command::new("sqlsmith")
         .args([&*target, "--dry-run"])

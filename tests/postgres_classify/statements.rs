@@ -22,7 +22,7 @@ pub const SCHEMA: &[&str] = &[
     "CREATE CAST (int AS evil_type) WITH FUNCTION evil_cast(int)",
     "CREATE VIEW evil_view AS SELECT evil() AS a",
     "CREATE FUNCTION fine(int) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT $1'",
-    "CREATE FUNCTION json_scalar(int) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT evil()'",
+    "CREATE FUNCTION \"json_scalar\"(int) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT evil()'",
     "CREATE PROCEDURE proc() LANGUAGE sql AS 'INSERT INTO t VALUES (1000)'",
     "CREATE MATERIALIZED VIEW m AS SELECT 1 AS a",
     "CREATE RULE r AS ON INSERT TO v DO INSTEAD INSERT INTO u VALUES (1)",

@@ -9,11 +9,18 @@
 # The tests are fetched as a Debian source package into target/postgres-suite, and server, psql and
 # libpq of the very same version beside them, since tests change with what a security update fixes.
 # Root runs everything of Postgres's as the user of its package.
+#
+# RINGFENCE_POSTGRES_SUITE_TREE names a source tree of Postgres instead, of any version, which was
+# configured with a --prefix, built and installed: make install, and the same with -C src/test/regress,
+# src/test/isolation, contrib/spi; and src/test/modules/libpq_pipeline built. DIFFERENCES.md is about
+# Debian's version.
 set -euo pipefail
 
 . "$(dirname "$0")/servers.sh"
 
 work="$suite_folder"
+tree="${RINGFENCE_POSTGRES_SUITE_TREE:-}"
+[ -z "$tree" ] || work="$suite_folder/$(basename "$tree")"
 # A run that hangs is ended, and what it has not run has not passed.
 suite_seconds="${RINGFENCE_POSTGRES_SUITE_SECONDS:-900}"
 
@@ -71,16 +78,33 @@ build() {
     touch "$work/built"
 }
 
-[ -e "$work/fetched" ] || fetch
-[ -e "$work/built" ] || build
+# Of Debian's version: sets bin (programs), testers (its own ones), libraries (of clients).
+use_debian() {
+    [ -e "$work/fetched" ] || fetch
+    [ -e "$work/built" ] || build
+    # Where everybody may read it: the tree of the sources may be somebody's own.
+    cp -r "$work/server/usr" "$base/usr"
+    chmod -R u=rwX,go=rX "$base"
+    bin="$base/usr/lib/postgresql/$version/bin"
+    testers="$base/usr/lib/postgresql/$version/lib/pgxs/src/test"
+    libraries="$(dirname "$base"/usr/lib/*/libpq.so)"
+}
 
-# Where everybody may read it: the tree of the sources may be somebody's own.
-cp -r "$work/server/usr" "$base/usr"
-chmod -R u=rwX,go=rX "$base"
-bin="$base/usr/lib/postgresql/$version/bin"
-lib="$base/usr/lib/postgresql/$version/lib"
-LD_LIBRARY_PATH="$(dirname "$base"/usr/lib/*/libpq.so)"
-export LD_LIBRARY_PATH
+# The same of a tree that was built.
+use_tree() {
+    local prefix
+    prefix="$(sed -nE 's/^prefix := (.*)/\1/p' "$tree/src/Makefile.global")"
+    rm -rf "$work/source"
+    mkdir -p "$work/source/src/test/modules" "$work/lib"
+    cp -r "$tree/src/test/regress" "$tree/src/test/isolation" "$work/source/src/test/"
+    cp -r "$tree/src/test/modules/libpq_pipeline" "$work/source/src/test/modules/"
+    cp "$tree/src/test/regress/regress.so" "$tree"/contrib/spi/{refint,autoinc}.so "$work/lib/"
+    cp "$tree/src/test/modules/libpq_pipeline/libpq_pipeline" "$work/"
+    bin="$prefix/bin" testers="$prefix/lib/pgxs/src/test" libraries="$prefix/lib"
+}
+
+if [ -n "$tree" ]; then use_tree; else use_debian; fi
+export LD_LIBRARY_PATH="$libraries"
 
 # --- The three suites: run_SUITE PORT RESULT MODE
 
@@ -101,7 +125,7 @@ run_regress() {
     local schedule=("--schedule=$run/regress/parallel_schedule")
     [ -z "${RINGFENCE_POSTGRES_SUITE_TESTS:-}" ] ||
         read -ra schedule <<<"$RINGFENCE_POSTGRES_SUITE_TESTS"
-    as_postgres timeout "$suite_seconds" "$lib/pgxs/src/test/regress/pg_regress" --bindir="$bin" \
+    as_postgres timeout "$suite_seconds" "$testers/regress/pg_regress" --bindir="$bin" \
         --inputdir="$run/regress" --outputdir="$run/regress/out" --dlpath="$run/lib" \
         --host=127.0.0.1 --port="$port" --user=postgres --dbname=regression \
         --max-connections=20 "${schedule[@]}" >"$2.log" 2>&1 || true
@@ -134,7 +158,7 @@ isolation() {
     cp -r "$work/source/src/test/isolation" "$run/isolation"
     mkdir -p "$run/isolation/out"
     [ "$(id -u)" != 0 ] || chown -R postgres: "$run/isolation"
-    as_postgres timeout "$suite_seconds" "$lib/pgxs/src/test/isolation/pg_isolation_regress" \
+    as_postgres timeout "$suite_seconds" "$testers/isolation/pg_isolation_regress" \
         --bindir="$bin" --inputdir="$run/isolation" --outputdir="$run/isolation/out" \
         --host=127.0.0.1 --port="$port" --user=postgres --dbname=isolation_regression \
         "$@" >"$log" 2>&1 || true

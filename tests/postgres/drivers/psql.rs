@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::process::Command;
 
 use super::{outcome, run};
-use crate::postgres::{APP, CLEARTEXT, MD5, SCRAM, programs};
+use crate::postgres::cluster::client_program;
+use crate::postgres::{APP, CLEARTEXT, MD5, SCRAM};
 use crate::world::World;
 
 /// A program of Postgres's for this address.
 pub fn program(name: &str, address: SocketAddr) -> Command {
-    let mut command = Command::new(programs().join(name));
+    let mut command = Command::new(client_program(name));
     command
         .env("PGHOST", "127.0.0.1")
         .env("PGPORT", address.port().to_string())

@@ -188,16 +188,21 @@ fn a_long_password_arrives() {
     let set = format!("ALTER ROLE {} PASSWORD '{long}'", CLEARTEXT.0);
     three.world.admin().query(&set).ok();
     let packet = startup(V3_0, &[("user", CLEARTEXT.0), ("database", "app")]);
-    for address in places(&three) {
-        for (secret, code) in [(&*long, ""), ("wrong", "28P01"), (&long[1..], "28P01")] {
-            let mut client = Client::open(address);
-            client.send(&packet);
-            // AuthenticationCleartextPassword.
-            assert_eq!(client.read().body, [0, 0, 0, 3]);
-            client.send(&password(secret));
-            let told = client.begin().err().unwrap_or_default();
-            assert_eq!(told.code, code, "{told:?}");
+    let answer = |address, secret: &str| {
+        let mut client = Client::open(address);
+        client.send(&packet);
+        // AuthenticationCleartextPassword.
+        assert_eq!(client.read().body, [0, 0, 0, 3]);
+        client.send(&password(secret));
+        client.begin().err().unwrap_or_default()
+    };
+    for (secret, code) in [(&*long, ""), ("wrong", "28P01"), (&long[1..], "28P01")] {
+        let [direct, open, fenced] = places(&three).map(|address| answer(address, secret));
+        // Postgres 13 takes no more than 1,000 bytes, and ends without a word.
+        if direct.message != "the connection has ended" {
+            assert_eq!(direct.code, code, "{direct:?}");
         }
+        assert_eq!([&open, &fenced], [&direct, &direct]);
     }
 }
 

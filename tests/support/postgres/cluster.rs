@@ -28,6 +28,10 @@ pub fn programs() -> PathBuf {
     if let Some(folder) = std::env::var_os("RINGFENCE_TEST_POSTGRES") {
         return folder.into();
     }
+    debian_programs()
+}
+
+fn debian_programs() -> PathBuf {
     let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
         .expect("postgresql is installed (make test-needs)")
         .filter_map(|entry| {
@@ -39,6 +43,17 @@ pub fn programs() -> PathBuf {
         .collect();
     versions.sort();
     versions.pop().expect("a server of Postgres is installed").1
+}
+
+/// One of the programs that are for clients. Where the version that was asked for comes without them,
+/// it is Debian's: what is compared is the same one twice.
+pub fn client_program(name: &str) -> PathBuf {
+    let program = programs().join(name);
+    if program.exists() {
+        program
+    } else {
+        debian_programs().join(name)
+    }
 }
 
 /// A program as the user who may run a server.

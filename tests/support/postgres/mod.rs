@@ -4,7 +4,7 @@
 //! the package.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-mod cluster;
+pub mod cluster;
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};

@@ -100,7 +100,10 @@ use_tree() {
     cp -r "$tree/src/test/modules/libpq_pipeline" "$work/source/src/test/modules/"
     cp "$tree/src/test/regress/regress.so" "$tree"/contrib/spi/{refint,autoinc}.so "$work/lib/"
     cp "$tree/src/test/modules/libpq_pipeline/libpq_pipeline" "$work/"
-    bin="$prefix/bin" testers="$prefix/lib/pgxs/src/test" libraries="$prefix/lib"
+    bin="$prefix/bin" libraries="$prefix/lib"
+    testers="$("$bin/pg_config" --pgxs)"
+    testers="${testers%/makefiles/*}/test"
+    major="$("$bin/pg_config" --version | sed -E 's/^PostgreSQL ([0-9]+).*/\1/'): "
 }
 
 if [ -n "$tree" ]; then use_tree; else use_debian; fi
@@ -108,12 +111,14 @@ export LD_LIBRARY_PATH="$libraries"
 
 # --- The three suites: run_SUITE PORT RESULT MODE
 
-# The names of what passed, and of what failed, from a log of pg_regress.
+# The names of what passed, and of what failed, from a log of pg_regress, whose form changed with 16.
 passed() {
-    sed -nE 's/^(test |     )([A-Za-z0-9_.-]+) +\.\.\. ok .*/\2/p' "$1" | LC_ALL=C sort -u
+    sed -nE -e 's/^(test |     )([A-Za-z0-9_.-]+) +\.\.\. ok .*/\2/p' \
+        -e 's/^ok [0-9]+ +[-+] ([A-Za-z0-9_.-]+) .*/\1/p' "$1" | LC_ALL=C sort -u
 }
 failed() {
-    sed -nE 's/^(test |     )([A-Za-z0-9_.-]+) +\.\.\. FAILED .*/\2/p' "$1" | LC_ALL=C sort -u
+    sed -nE -e 's/^(test |     )([A-Za-z0-9_.-]+) +\.\.\. FAILED .*/\2/p' \
+        -e 's/^not ok [0-9]+ +[-+] ([A-Za-z0-9_.-]+) .*/\1/p' "$1" | LC_ALL=C sort -u
 }
 
 run_regress() {

@@ -15,6 +15,8 @@ root="$(cd "$here/../.." && pwd)"
 ringfence="$(realpath -m -- "${RINGFENCE_BIN:-$root/target/debug/ringfence}")"
 suite_folder="$(realpath -m -- "${RINGFENCE_POSTGRES_SUITE_DIR:-$root/target/postgres-suite}")"
 version=15
+# Goes before the name of a test in DIFFERENCES.md, where it is another version's.
+major=""
 
 # Of one run, begun anew for each: the user of the server may enter.
 base="$(mktemp -d)"
@@ -250,7 +252,7 @@ tell_differences() {
                 unexplained=1
             fi
             while IFS= read -r test; do
-                if grep -qF -- "\`$test\`" "$here/DIFFERENCES.md"; then
+                if grep -qF -- "\`$major$test\`" "$here/DIFFERENCES.md"; then
                     echo "explained: $mode $name: $test"
                 else
                     echo "NOT EXPLAINED: $mode $name: $test"

@@ -37,6 +37,7 @@ fn accounts() -> Catalog {
         underlying: vec![],
         foreign_keys: vec![],
         acts_on_read: false,
+        gives_acting_type: false,
         acts_on_write: false,
     };
     Catalog::new(CatalogParts {

@@ -90,3 +90,22 @@ fn a_stale_holder_reads_nothing_that_acts() {
         assert_eq!(world.order(), "first", "{what}");
     }
 }
+
+/// Of every version, though some are declared volatile, and some have other names.
+#[test]
+fn what_applications_always_read_needs_no_ticket() {
+    let world = World::with(|setup| setup.with_rules(ORDERS));
+    let mut client = world.proxy.client();
+    for sql in [
+        "SELECT now() AT TIME ZONE 'UTC', timezone('UTC', now())",
+        "SELECT extract(year FROM now()), date_part('day', now()), date_trunc('day', now())",
+        "SELECT overlay('abc' PLACING 'x' FROM 1), substring('abc' FROM 2), trim('a '), \
+         position('a' IN 'ba')",
+        "SELECT current_user, session_user, current_timestamp, localtime, current_schema",
+        "SELECT json_build_object('a', 1), jsonb '{\"a\": 1}' -> 'a', to_jsonb(1), \
+         json_object('{a, b}')",
+        "SELECT count(*), max(note), array_agg(note), string_agg(note, ',') FROM plain",
+    ] {
+        client.query(sql).ok();
+    }
+}

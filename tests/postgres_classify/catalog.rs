@@ -103,6 +103,7 @@ pub fn load(client: &mut Client) -> Catalog {
             underlying: of(&underlying, oid),
             foreign_keys: keys.get(&oid).cloned().unwrap_or_default(),
             acts_on_read: acting.contains_key(&oid),
+            gives_acting_type: false,
             acts_on_write: row[5] == "t",
         }
     });

@@ -2,6 +2,8 @@
 //! one table is and everything else is rejected, and where everything else passes. None may write,
 //! and the client is told.
 
+mod ahead;
+mod stored;
 mod texts;
 mod unasked;
 
@@ -38,6 +40,12 @@ fn world() -> World {
         direct.query(sql).ok();
     }
     world
+}
+
+/// The major version of the server.
+fn major(world: &World) -> u32 {
+    let number = world.direct().query("SHOW server_version_num").value();
+    number.parse::<u32>().unwrap() / 10000
 }
 
 /// Refused by the fence, or by Postgres where it holds the session read-only.

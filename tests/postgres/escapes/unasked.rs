@@ -10,7 +10,7 @@ const TYPED: &str = "[[listener.rule]]\nlock = \"typed\"\ntable = \"public.typed
 
 /// Each statement is refused to who has no ticket, and does what it is said to do past the proxy.
 #[track_caller]
-fn refused_and_would_act(world: &World, makes: &[&str], acts: &[&str], looks: &str) {
+pub(super) fn refused_and_would_act(world: &World, makes: &[&str], acts: &[&str], looks: &str) {
     for sql in makes {
         world.direct().query(sql).ok();
     }
@@ -28,9 +28,9 @@ fn refused_and_would_act(world: &World, makes: &[&str], acts: &[&str], looks: &s
     }
 }
 
-const LOOKS: &str = "SELECT string_agg(id || note, ',') FROM orders";
+pub(super) const LOOKS: &str = "SELECT string_agg(id || note, ',') FROM orders";
 
-fn world() -> World {
+pub(super) fn world() -> World {
     World::with(|setup| setup.with_rules(ORDERS))
 }
 

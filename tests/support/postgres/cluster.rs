@@ -45,8 +45,8 @@ fn debian_programs() -> PathBuf {
     versions.pop().expect("a server of Postgres is installed").1
 }
 
-/// One of the programs that are for clients. Where the version that was asked for comes without them,
-/// it is Debian's: what is compared is the same one twice.
+/// One of the programs that are for clients. Where the version that was asked for comes without
+/// them, it is Debian's: what is compared is the same one twice.
 pub fn client_program(name: &str) -> PathBuf {
     let program = programs().join(name);
     if program.exists() {

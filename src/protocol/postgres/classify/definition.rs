@@ -3,6 +3,7 @@
 use pg_raw_parse::list::NodeList;
 use pg_raw_parse::{Node, nodes, raw};
 
+use super::analysed::{note_texts, visit_bounds};
 use super::statement::{Effect, RelationName, Target};
 use super::sweep::{Sweep, TooMany, is_temporary, qualified};
 use super::utility::{Found, everything, found, nested, on, on_list};
@@ -79,6 +80,7 @@ fn databases(node: Node<'_>, sweep: &mut Sweep) {
 
 pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> {
     databases(node, sweep);
+    note_texts(node, sweep)?;
     Ok(match node {
         Node::CreateTableAsStmt(it) => {
             nested("CREATE TABLE AS", it.query(), sweep).and_then(|inner| {
@@ -104,6 +106,7 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
             // A partition or a child gives its parent new rows.
             on_list("CREATE TABLE", it.inh_relations(), Effect::Define, sweep)?;
             sweep.uses.if_not_exists = it.if_not_exists;
+            visit_bounds(it.partbound(), sweep)?;
             created("CREATE TABLE", it.relation(), sweep)?
         }
         Node::ViewStmt(it) => {
@@ -201,6 +204,7 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
             // ATTACH and DETACH PARTITION, INHERIT and NO INHERIT.
             Node::PartitionCmd(part) => {
                 on("ALTER TABLE", part.name(), Effect::Define, sweep)?;
+                visit_bounds(part.bound(), sweep)?;
             }
             Node::RangeVar(name) => sweep.target(name, Effect::Define)?,
             // USING and DEFAULT of a new column are computed at once, for each row.
@@ -276,6 +280,10 @@ fn drop_objects(it: &nodes::DropStmt, sweep: &mut Sweep) -> Result<Found, TooMan
     use raw::ObjectType as Kind;
     if it.behavior == raw::DropBehavior::DROP_CASCADE {
         return Ok(everything("DROP", "CASCADE may reach any relation", sweep));
+    }
+    if it.remove_type == Kind::OBJECT_EXTENSION {
+        // Its tables go with it.
+        return Ok(everything("DROP", "an extension has any relations", sweep));
     }
     let is_relation = matches!(
         it.remove_type,

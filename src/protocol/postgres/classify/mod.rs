@@ -18,8 +18,8 @@
 //!
 //! A text that this grammar refuses is unknown, which is a write to everything. What it reads
 //! otherwise than an older server does: calls that have a syntax of their own since 16 or 17
-//! (`json_scalar(x)`) are noted as calls. Literals with letters behind digits (`1into t`), which
-//! servers before 15 split in two, are refused by this grammar.
+//! (`json_scalar(x)`, `json_object(x)`) are noted as calls. Literals with letters behind digits
+//! (`1into t`), which servers before 15 split in two, are refused by this grammar.
 //!
 //! # What changes the meaning of bytes
 //!
@@ -30,7 +30,9 @@
 //! Pure, bounded, and safe to call on any bytes: a panic of the library's wrapper is caught and
 //! makes the text unknown.
 
+mod analysed;
 mod cache;
+mod call;
 mod definition;
 mod session;
 mod shape;
@@ -42,13 +44,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 pub use cache::{Classifier, ENTRIES_MAX, ROWS, TEXT_BYTES_CACHED_MAX, TEXTS_BYTES_MAX};
+pub(super) use call::truth_of;
 pub(super) use session::isolation;
 pub use statement::{
     Argument, Class, Classified, Effect, FunctionUse, Isolation, OpenedCursor, RelationName,
     SessionControl, SetConfig, SetValue, Statement, Target, TransactionControl, TransactionModes,
     Unreadable, Uses,
 };
-pub(super) use sweep::truth_of;
 
 /// Longest text that is parsed, in bytes. Parsing takes about 100 times the text in memory and
 /// about 50 ns per byte.

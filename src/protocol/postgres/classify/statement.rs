@@ -220,6 +220,9 @@ pub struct Uses {
     pub set_configs: Vec<SetConfig>,
     /// It may use rows of its relations as values: a name without a dot is one of theirs.
     pub whole_rows: bool,
+    /// It has a text or a parameter, of which the server may make a value of any type as it looks
+    /// at the statement.
+    pub texts: bool,
     /// The statement is `SELECT pg_catalog.pg_export_snapshot()` and no more.
     pub exports_snapshot: bool,
     /// Schemas of objects other than relations that it defines; `None`: the first of the path.

@@ -9,6 +9,7 @@ use pg_raw_parse::list::NodeList;
 use pg_raw_parse::walk::{Recurse, walk_manual};
 use pg_raw_parse::{ConstValue, Node, nodes, raw};
 
+use super::call::{argument, by_syntax, syntax_function, truth};
 use super::statement::{Argument, Effect, FunctionUse, RelationName, SetConfig, Target, Uses};
 
 /// Most nodes of one statement that are visited.
@@ -32,8 +33,13 @@ pub(super) struct Sweep {
     /// Names without a dot, and those of relations, their aliases too.
     columns: HashSet<Box<str>>,
     rows: HashSet<Box<str>>,
+    /// Names before `.*`: rows, unless the columns are taken one by one.
+    starred: HashSet<Box<str>>,
     visited: usize,
 }
+
+/// What stands for a row without being named (INSERT, RETURNING).
+const ROWS: [&str; 3] = ["excluded", "old", "new"];
 
 pub(super) fn relation(name: &nodes::RangeVar) -> RelationName {
     RelationName {
@@ -100,6 +106,16 @@ impl Sweep {
         self.uses.exports_snapshot = one && direct && is_bare(select);
     }
 
+    /// What was found is planned and not run: what it names counts, and what it would change does
+    /// not.
+    pub(super) fn is_only_planned(&mut self) {
+        (self.writes, self.locks_rows) = (self.uses.everything.is_some(), false);
+        self.uses.targets.clear();
+        self.uses.defines_in.clear();
+        self.uses.redefines = false;
+        self.uses.if_not_exists = false;
+    }
+
     pub(super) fn everything(&mut self, why: &'static str) {
         self.writes = true;
         self.uses.everything.get_or_insert(why);
@@ -140,7 +156,14 @@ impl Sweep {
             }
             if let Node::Constraint(constraint) = node {
                 left.push(constraint.raw_expr());
+                left.push(constraint.where_clause());
                 continue;
+            }
+            // And the marks of a CYCLE.
+            if let Node::CommonTableExpr(cte) = node
+                && let Some(cycle) = cte.cycle_clause()
+            {
+                left.extend([cycle.cycle_mark_value(), cycle.cycle_mark_default()]);
             }
             walk_manual::<()>(node, |child| {
                 left.push(child);
@@ -152,7 +175,9 @@ impl Sweep {
 
     /// A clause that locks rows locks them in relations that are read.
     pub(super) fn finish(mut self) -> Sweep {
-        self.uses.whole_rows = !self.columns.is_disjoint(&self.rows);
+        self.rows.extend(ROWS.map(Into::into));
+        self.uses.whole_rows = !self.columns.is_disjoint(&self.rows)
+            || self.uses.texts && !self.starred.is_disjoint(&self.rows);
         if self.locks_rows {
             self.writes = true;
             for read in &self.uses.reads {
@@ -183,8 +208,25 @@ impl Sweep {
                 self.columns.extend(name.map(Into::into));
                 Ok(())
             }
+            Node::A_Const(constant) => {
+                self.uses.texts |= matches!(constant.val(), Some(ConstValue::String(_)));
+                Ok(())
+            }
+            Node::ParamRef(_) => {
+                self.uses.texts = true;
+                Ok(())
+            }
+            Node::ReturningOption(option) => {
+                self.rows.extend(option.value().map(Into::into));
+                Ok(())
+            }
             Node::FuncCall(call) => self.note_call(call),
             Node::ColumnRef(column) if column.fields().len() > 1 => {
+                let mut fields = column.fields().iter();
+                if let Some(Node::A_Star(_)) = fields.next_back() {
+                    let name = fields.next_back().and_then(Node::as_str);
+                    self.starred.extend(name.map(Into::into));
+                }
                 self.note_attributes(column.fields())
             }
             Node::A_Indirection(indirection) => self.note_attributes(indirection.indirection()),
@@ -213,15 +255,7 @@ impl Sweep {
             }
             other if self.note_operators(other)? => Ok(()),
             other => match syntax_function(other) {
-                Some(name) => add(
-                    &mut self.uses.functions,
-                    FunctionUse {
-                        schema: None,
-                        name: name.into(),
-                        first_text: None,
-                        by_syntax: true,
-                    },
-                ),
+                Some(name) => add(&mut self.uses.functions, by_syntax(name)),
                 None => Ok(()),
             },
         }
@@ -345,6 +379,10 @@ impl Sweep {
             Argument::Text(text, _) if takes_name => Some(text),
             _ => None,
         };
+        // What servers before PostgreSQL 16 take for a name like any other.
+        if schema.as_deref() == Some("pg_catalog") && &*name == "json_object" {
+            add(&mut self.uses.functions, by_syntax("json_object"))?;
+        }
         let called = FunctionUse {
             schema,
             name,
@@ -360,39 +398,6 @@ pub(super) fn qualified(parts: &NodeList) -> (Option<Box<str>>, Box<str>) {
     let mut names = parts.iter().filter_map(Node::as_str);
     let name = names.next_back().unwrap_or_default();
     (names.next_back().map(Into::into), name.into())
-}
-
-/// A literal, also cast to a type, or a parameter.
-fn argument(node: Node<'_>) -> Argument {
-    let node = match node {
-        Node::TypeCast(cast) if keeps_text(cast) => cast.arg(),
-        other => other,
-    };
-    match node {
-        Node::A_Const(constant) => match constant.val() {
-            None => Argument::Null,
-            Some(ConstValue::String(text)) => {
-                Argument::Text(text.into(), usize::try_from(constant.location).unwrap_or(0))
-            }
-            Some(ConstValue::Boolean(value)) => Argument::Truth(value),
-            Some(_) => Argument::Other,
-        },
-        Node::ParamRef(parameter) => {
-            usize::try_from(parameter.number).map_or(Argument::Other, Argument::Parameter)
-        }
-        _ => Argument::Other,
-    }
-}
-
-/// Whether a cast leaves a text as it is: `varchar(3)` would not.
-fn keeps_text(cast: &nodes::TypeCast) -> bool {
-    cast.type_name().is_some_and(|name| {
-        let mut parts: Vec<&str> = name.names().iter().filter_map(|it| it.sval()).collect();
-        let last = parts.pop();
-        let known = matches!(last, Some("text" | "varchar" | "bool" | "regclass"));
-        let plain = name.typmods().is_empty() && name.array_bounds().is_empty();
-        known && plain && matches!(parts.as_slice(), [] | ["pg_catalog"])
-    })
 }
 
 /// Whether a SELECT has a list of expressions and nothing else: it gives one row.
@@ -415,45 +420,4 @@ fn is_bare(select: &nodes::SelectStmt) -> bool {
             .into_iter()
             .all(nothing)
         && select.target_list().len() == 1
-}
-
-/// The same where a truth value stands.
-fn truth(node: Node<'_>) -> Argument {
-    match argument(node) {
-        Argument::Text(text, _) => {
-            truth_of(text.as_bytes()).map_or(Argument::Other, Argument::Truth)
-        }
-        other => other,
-    }
-}
-
-/// What a text, or the binary form, of a boolean stands for.
-pub(crate) fn truth_of(text: &[u8]) -> Option<bool> {
-    match text.to_ascii_lowercase().as_slice() {
-        b"t" | b"true" | b"on" | b"y" | b"yes" | b"1" | [1] => Some(true),
-        b"f" | b"false" | b"off" | b"n" | b"no" | b"0" | [0] => Some(false),
-        _ => None,
-    }
-}
-
-/// What has a syntax of its own since PostgreSQL 16 or 17, and is a plain call before.
-fn syntax_function(node: Node<'_>) -> Option<&'static str> {
-    Some(match node {
-        Node::JsonParseExpr(_) => "json",
-        Node::JsonScalarExpr(_) => "json_scalar",
-        Node::JsonSerializeExpr(_) => "json_serialize",
-        Node::JsonObjectConstructor(_) => "json_object",
-        Node::JsonArrayConstructor(_) | Node::JsonArrayQueryConstructor(_) => "json_array",
-        Node::JsonObjectAgg(_) => "json_objectagg",
-        Node::JsonArrayAgg(_) => "json_arrayagg",
-        Node::JsonTable(_) => "json_table",
-        Node::MergeSupportFunc(_) => "merge_action",
-        Node::JsonFuncExpr(call) => match call.op {
-            raw::JsonExprOp::JSON_EXISTS_OP => "json_exists",
-            raw::JsonExprOp::JSON_QUERY_OP => "json_query",
-            raw::JsonExprOp::JSON_VALUE_OP => "json_value",
-            _ => "json_table",
-        },
-        _ => return None,
-    })
 }

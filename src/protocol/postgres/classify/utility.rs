@@ -200,7 +200,8 @@ fn execute(it: &nodes::ExecuteStmt, sweep: &mut Sweep) -> Result<Found, TooMany>
     })
 }
 
-/// EXPLAIN plans; with ANALYZE it executes as well.
+/// EXPLAIN plans, for which it computes what EXECUTE gives, makes values of texts, and may call
+/// what operators are made of; with ANALYZE it executes as well.
 fn explain(it: &nodes::ExplainStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
     let analyzes = it.options().iter().any(|option| {
         option.defname() == Some("analyze") && !matches!(truth(option.arg()), Some(false))
@@ -208,7 +209,18 @@ fn explain(it: &nodes::ExplainStmt, sweep: &mut Sweep) -> Result<Found, TooMany>
     if analyzes {
         return nested("EXPLAIN ANALYZE", it.query(), sweep);
     }
-    Ok(found("EXPLAIN"))
+    let planned = nested("EXPLAIN", it.query(), sweep)?;
+    sweep.is_only_planned();
+    let executes = planned.executes.is_some();
+    let class = executes.then_some(Class::Session(SessionControl::Execute));
+    Ok(match sweep.uses.everything {
+        Some(_) => planned,
+        None => Found {
+            class,
+            opens: None,
+            ..planned
+        },
+    })
 }
 
 /// The value of an option as `defGetBoolean` takes it; absent is true.

@@ -29,6 +29,9 @@ pub struct Relation {
     pub foreign_keys: Vec<ForeignKey>,
     /// Reading it may write: a view over volatile functions, or a row security policy with one.
     pub acts_on_read: bool,
+    /// It has a column of a domain that a volatile function checks: what is put beside it may be
+    /// made a value of that, or of what is made of it.
+    pub gives_acting_type: bool,
     /// Writing to it does something else: rules (pg_rewrite) other than a view's own, or INSTEAD OF
     /// triggers.
     pub acts_on_write: bool,
@@ -105,6 +108,8 @@ pub struct CatalogParts {
     pub casts_act_unseen: bool,
     /// Types whose values a volatile function checks as they are read.
     pub acting_types: Vec<Oid>,
+    /// A volatile function makes JSON of values of some type, wherever JSON is made.
+    pub json_acts: bool,
     /// Relations whose rows, as values, have something in them that a volatile function checks.
     pub acting_rows: Vec<Oid>,
     /// Tables of other servers can be made (pg_foreign_data_wrapper).
@@ -125,6 +130,7 @@ pub struct Catalog {
     casts_act_unseen: bool,
     acting_types: HashSet<Oid>,
     acting_rows: HashSet<Oid>,
+    json_acts: bool,
     has_wrappers: bool,
 }
 
@@ -137,6 +143,7 @@ impl Catalog {
             casts_act_unseen: parts.casts_act_unseen,
             acting_types: parts.acting_types.into_iter().collect(),
             acting_rows: parts.acting_rows.into_iter().collect(),
+            json_acts: parts.json_acts,
             has_wrappers: parts.has_wrappers,
             ..Catalog::default()
         };
@@ -213,6 +220,10 @@ impl Catalog {
     /// Whether a function may run as a value is read, before a statement does.
     pub fn reading_values_acts(&self) -> bool {
         !self.acting_types.is_empty()
+    }
+
+    pub(super) fn json_acts(&self) -> bool {
+        self.json_acts
     }
 
     pub(super) fn row_acts(&self, relation: Oid) -> bool {

@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 use super::catalog::{Oid, Relation, RelationKind};
 use super::functions::{CallEffect, effect};
 use super::{PostgresRules, View};
-use crate::protocol::postgres::classify::{Effect, RelationName, Statement, Target};
+use crate::protocol::postgres::classify::{
+    Class, Effect, RelationName, SessionControl, Statement, Target,
+};
 use crate::protocol::postgres::identifier;
 
 /// Most relations that one statement reaches; more is everything.
@@ -81,6 +83,10 @@ impl<'v> Reach<'v> {
         if self.view.redefined && self.names_anything(statement) {
             self.everything("what its names do may have been changed since the catalog was read");
         }
+        if (self.view.catalog.reading_values_acts() || self.view.redefined) && has_texts(statement)
+        {
+            self.everything("a volatile function may check what the server makes of its texts");
+        }
         self.schemas.extend(uses.defines_in.iter().cloned());
         self.databases.extend(uses.databases.iter().cloned());
         self.every_database |= uses.every_database;
@@ -95,7 +101,7 @@ impl<'v> Reach<'v> {
         }
         for read in &uses.reads {
             let is_cte = read.schema.is_none() && uses.ctes.contains(&read.name);
-            self.add_read(read, is_cte);
+            self.add_read(read, is_cte, uses.texts);
             if uses.whole_rows {
                 self.add_rows(read);
             }
@@ -126,8 +132,16 @@ impl<'v> Reach<'v> {
             if rules.is_named_read(call.schema.as_deref(), &call.name) {
                 continue;
             }
-            let known = catalog.functions(&call.name);
             let schema = call.schema.as_deref();
+            let known = match &*call.name {
+                // PostgreSQL 13 has it under this name.
+                "extract"
+                    if schema == Some("pg_catalog") && catalog.functions("extract").is_empty() =>
+                {
+                    catalog.functions("date_part")
+                }
+                name => catalog.functions(name),
+            };
             let mut candidates = known
                 .iter()
                 .filter(|function| self.can_see(schema, &function.schema))
@@ -151,9 +165,13 @@ impl<'v> Reach<'v> {
                 },
             }
         }
+        if catalog.json_acts() && statement.uses.functions.iter().any(|call| call.by_syntax) {
+            self.everything("a volatile function may be called where JSON is made");
+        }
         let acts = |name: &str| {
             catalog.functions(name).iter().any(|function| {
-                function.volatile && function.single_argument && &*function.schema != "pg_catalog"
+                let builtin = &*function.schema == "pg_catalog" && !catalog.json_acts();
+                function.volatile && function.single_argument && !builtin
             })
         };
         let acts = |name: &str| acts(name) || catalog.cast_acts(name);
@@ -233,8 +251,11 @@ impl<'v> Reach<'v> {
         self.view.made.iter().find(same)
     }
 
-    fn add_read(&mut self, name: &RelationName, is_cte: bool) {
+    fn add_read(&mut self, name: &RelationName, is_cte: bool, texts: bool) {
         let candidates = self.candidates(name);
+        if texts && candidates.iter().any(|it| it.gives_acting_type) {
+            self.everything("a volatile function may check what stands beside a column");
+        }
         if candidates.iter().any(|relation| relation.acts_on_read) {
             self.everything("reading one of its relations may write");
         }
@@ -394,6 +415,17 @@ impl Step {
             by_key: self.by_key || other.by_key,
         }
     }
+}
+
+/// Whether a statement has texts that the server makes values of as it looks at it, and runs
+/// nothing: a definition, or PREPARE.
+fn has_texts(statement: &Statement) -> bool {
+    if let Class::Session(SessionControl::Prepare { statement, .. }) = &statement.class {
+        return statement.uses.texts;
+    }
+    let defines = |target: &Target| matches!(target.effect, Effect::Create { .. } | Effect::Define);
+    let uses = &statement.uses;
+    uses.texts && (!uses.defines_in.is_empty() || uses.targets.iter().any(defines))
 }
 
 /// Whether a statement has values of other types than its literals.

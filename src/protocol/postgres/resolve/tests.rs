@@ -24,6 +24,7 @@ fn relation(oid: Oid, name: &str, kind: RelationKind) -> Relation {
         underlying: vec![],
         foreign_keys: vec![],
         acts_on_read: false,
+        gives_acting_type: false,
         acts_on_write: false,
     }
 }

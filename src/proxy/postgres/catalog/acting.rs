@@ -12,33 +12,46 @@ use super::load::rows;
 use crate::protocol::postgres::resolve::{Oid, is_harmless};
 use crate::proxy::postgres::control::{ControlError, column};
 
-/// Functions, and those that they call by their defaults or are aggregates of.
+/// Functions; those that they call by their defaults or are aggregates of; and the types that their
+/// defaults are turned into.
 const FUNCTIONS: &str = "SELECT p.oid, n.nspname, p.proname, \
      p.provolatile = 'v' OR p.prokind = 'p', p.pronargs - p.pronargdefaults <= 1, \
      ARRAY(SELECT m[1]::oid FROM regexp_matches(p.proargdefaults::text, \
          ':(?:funcid|opfuncid) (\\d+)', 'g') m) || CASE WHEN a.aggfnoid IS NULL THEN '{}' ELSE \
          ARRAY[a.aggtransfn::oid, a.aggfinalfn::oid, a.aggcombinefn::oid, a.aggserialfn::oid, \
-         a.aggdeserialfn::oid, a.aggmtransfn::oid, a.aggminvtransfn::oid, a.aggmfinalfn::oid] END \
+         a.aggdeserialfn::oid, a.aggmtransfn::oid, a.aggminvtransfn::oid, a.aggmfinalfn::oid] END, \
+     ARRAY(SELECT m[1]::oid FROM regexp_matches(p.proargdefaults::text, \
+         ':(?:resulttype|typid) (\\d+)', 'g') m) \
      FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
      LEFT JOIN pg_aggregate a ON a.aggfnoid = p.oid";
 
 /// Expressions of what is not the server's own (oids from 16384 on), by what they belong to: a
 /// domain, or a relation that is read. What they name, by its oid: a type or a function.
-const EXPRESSIONS: &str = "SELECT DISTINCT x.is_domain, x.owner, m[1] = 'resulttype', m[2]::oid \
-     FROM (SELECT false AS is_domain, ev_class AS owner, ev_action::text AS tree FROM pg_rewrite \
+///
+/// A type is one that something is turned into (`resulttype`, JSON's `typid`), or the type of a
+/// column that a function makes of a text (XMLTABLE, `json_to_record`), of which there are lists.
+const EXPRESSIONS: &str = "WITH x AS (\
+     SELECT false AS is_domain, ev_class AS owner, ev_action::text AS tree FROM pg_rewrite \
          WHERE ev_type = '1' AND ev_class >= 16384 \
      UNION ALL SELECT false, polrelid, concat(polqual::text, polwithcheck::text) FROM pg_policy \
      UNION ALL SELECT true, contypid, conbin::text FROM pg_constraint \
-         WHERE conbin IS NOT NULL AND contypid >= 16384 \
-     ) x, regexp_matches(x.tree, \
-         ':(funcid|opfuncid|aggfnoid|winfnoid|resulttype) (\\d+)', 'g') m";
+         WHERE conbin IS NOT NULL AND contypid >= 16384) \
+     SELECT is_domain, owner, m[1] IN ('resulttype', 'typid'), m[2]::oid \
+         FROM x, regexp_matches(tree, \
+         ':(funcid|opfuncid|aggfnoid|winfnoid|resulttype|typid) (\\d+)', 'g') m \
+     UNION SELECT is_domain, owner, true, of.type::oid FROM x, regexp_matches(tree, \
+         ':(?:funccoltypes|coltypes) \\(o ([\\d ]+)\\)', 'g') m, \
+         regexp_split_to_table(m[1], ' ') of(type)";
 
-/// Types whose values have those of another type in them: domains, arrays, rows, ranges.
+/// Types whose values have those of another type in them: domains, arrays, rows, ranges, and from
+/// PostgreSQL 14 on several ranges, of which 13 has no column.
 const TYPES: &str = "SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd' \
      UNION ALL SELECT typarray, oid FROM pg_type WHERE typarray <> 0 \
      UNION ALL SELECT c.reltype, a.atttypid FROM pg_attribute a JOIN pg_class c \
          ON c.oid = a.attrelid WHERE c.reltype >= 16384 AND a.attnum > 0 AND NOT a.attisdropped \
-     UNION ALL SELECT rngtypid, rngsubtype FROM pg_range";
+     UNION ALL SELECT rngtypid, rngsubtype FROM pg_range \
+     UNION ALL SELECT (to_jsonb(r) ->> 'rngmultitypid')::oid, rngtypid FROM pg_range r \
+         WHERE to_jsonb(r) ? 'rngmultitypid'";
 /// Functions whose arguments or results are turned into a type.
 const OF_TYPES: &str = "SELECT oid, unnest(proargtypes::oid[] || prorettype) FROM pg_proc \
      WHERE oid >= 16384";
@@ -49,10 +62,32 @@ const OPERATORS: &str = "SELECT DISTINCT acts.oprcode::oid, o.oprname \
      FROM pg_operator o JOIN pg_operator acts \
      ON o.oid = acts.oid OR o.oprcom = acts.oid OR o.oprnegate = acts.oid";
 const CASTS: &str = "SELECT castfunc, casttarget, castcontext <> 'e' FROM pg_cast";
+/// Relations whose policies read others.
+const POLICIES: &str = "SELECT DISTINCT p.polrelid, d.refobjid FROM pg_policy p \
+     JOIN pg_depend d ON d.classid = 'pg_policy'::regclass AND d.objid = p.oid \
+     WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid <> p.polrelid";
+
+/// The type `json`. What makes JSON of values, whatever of, uses the casts to it (pg_catalog). By
+/// their names, without a `b` that is the other type's.
+const JSON: Oid = 114;
+const MAKING_JSON: [&str; 11] = [
+    "array_to_json",
+    "json_agg",
+    "json_agg_strict",
+    "json_build_array",
+    "json_build_object",
+    "json_object_agg",
+    "json_object_agg_strict",
+    "json_object_agg_unique",
+    "json_object_agg_unique_strict",
+    "row_to_json",
+    "to_json",
+];
 
 /// Functions that read what their argument names, by running a text: as much as that does. They are
-/// declared stable (pg_catalog, and the extensions tablefunc and xml2). Sorted.
-const RUNNING: [&str; 12] = [
+/// declared stable (pg_catalog, and the extensions tablefunc and xml2). One looks at a function's
+/// body, and makes values of the texts in it. Sorted.
+const RUNNING: [&str; 13] = [
     "connectby",
     "crosstab",
     "crosstab2",
@@ -60,6 +95,7 @@ const RUNNING: [&str; 12] = [
     "crosstab4",
     "database_to_xml",
     "database_to_xml_and_xmlschema",
+    "fmgr_sql_validator",
     "schema_to_xml",
     "schema_to_xml_and_xmlschema",
     "table_to_xml",
@@ -97,6 +133,8 @@ pub(super) struct Called {
     pub(super) volatile: bool,
     pub(super) single_argument: bool,
     uses: Vec<Oid>,
+    /// Its defaults are turned into these.
+    types: Vec<Oid>,
 }
 
 /// What acts.
@@ -112,7 +150,9 @@ pub(super) struct Acting {
     /// One of those casts needs not be written.
     pub(super) casts_act_unseen: bool,
     /// Types whose values are checked by one.
-    pub(super) types: Vec<Oid>,
+    pub(super) types: HashSet<Oid>,
+    /// One of those casts is used wherever JSON is made.
+    pub(super) json: bool,
 }
 
 /// All functions.
@@ -126,6 +166,7 @@ pub(super) async fn functions(client: &Client) -> Result<Vec<Called>, ControlErr
             volatile: column(row, 3)?,
             single_argument: column(row, 4)?,
             uses: column(row, 5)?,
+            types: column(row, 6)?,
         })
     });
     called.collect()
@@ -141,6 +182,8 @@ pub(super) struct Naming {
     type_names: Vec<(Oid, Box<str>)>,
     operators: Vec<(Oid, Box<str>)>,
     casts: Vec<Cast>,
+    /// Relations, and those that their policies read.
+    policies: Vec<(Oid, Oid)>,
 }
 
 /// What an expression of the server's names.
@@ -160,7 +203,7 @@ struct Cast {
 
 /// All of it.
 pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
-    let (expressions, contained, of_types, type_names, operators, casts) = tokio::try_join!(
+    let found = tokio::try_join!(
         biased;
         rows(client, EXPRESSIONS),
         oid_pairs(client, TYPES),
@@ -168,7 +211,9 @@ pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
         names(client, TYPE_NAMES),
         names(client, OPERATORS),
         rows(client, CASTS),
+        oid_pairs(client, POLICIES),
     )?;
+    let (expressions, contained, of_types, type_names, operators, casts, policies) = found;
     let expression = |row| {
         Ok::<_, ControlError>(Named {
             of_domain: column(row, 0)?,
@@ -194,6 +239,7 @@ pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
         type_names,
         operators,
         casts: casts.iter().map(cast).collect::<Result<_, _>>()?,
+        policies,
     })
 }
 
@@ -205,53 +251,76 @@ pub(super) fn find(
     reading: &[(Box<str>, Box<str>)],
     underlying: &HashMap<Oid, Vec<Oid>>,
 ) -> Acting {
-    let (expressions, contained) = (&naming.expressions, &naming.contained);
     let mut functions = acting_functions(called, reading);
     // Types that act as they are checked, what their values are in, and functions that take them.
-    let types = loop {
-        let types = acting_types(expressions, &functions, contained);
+    let (types, json) = loop {
+        let types = acting_types(&naming.expressions, &functions, &naming.contained);
+        let json = json_acts(naming, &functions);
         let count = functions.len();
         let taking = naming.of_types.iter().filter(|it| types.contains(&it.1));
         functions.extend(taking.map(|it| it.0));
-        let making = called
-            .iter()
-            .filter(|it| MAKING_VALUES.contains(&&*it.name));
-        functions.extend(making.filter(|_| !types.is_empty()).map(|it| it.oid));
+        let acts = |it: &&Called| {
+            let turned = it.types.iter().any(|it| types.contains(it));
+            let made = !types.is_empty() && MAKING_VALUES.contains(&&*it.name);
+            turned || made || json && makes_json(it)
+        };
+        functions.extend(called.iter().filter(acts).map(|it| it.oid));
         follow_uses(&mut functions, called);
         if functions.len() == count {
-            break types;
+            break (types, json);
         }
     };
-    let mut on_read = HashSet::new();
-    for it in expressions.iter().filter(|it| !it.of_domain) {
-        let acts = match it.names_type {
-            true => types.contains(&it.named),
-            false => functions.contains(&it.named),
-        };
-        if acts {
-            on_read.insert(it.owner);
-        }
-    }
-    let views = underlying.iter();
-    let views: Vec<(Oid, Oid)> = views
-        .flat_map(|(view, below)| below.iter().map(|oid| (*view, *oid)))
-        .collect();
-    follow(&mut on_read, &views);
     let (mut targets, mut casts_act_unseen) = (types.clone(), false);
     let acting = |it: &&Cast| functions.contains(&it.function);
     for cast in naming.casts.iter().filter(acting) {
         targets.insert(cast.target);
         casts_act_unseen |= cast.unseen;
     }
-    follow(&mut targets, contained);
+    follow(&mut targets, &naming.contained);
     Acting {
+        on_read: acting_on_read(naming, &types, &functions, underlying),
         operators: names_of(&naming.operators, &functions),
         casts: names_of(&naming.type_names, &targets),
         casts_act_unseen,
-        types: types.into_iter().collect(),
+        types,
+        json,
         functions,
-        on_read,
     }
+}
+
+/// Relations that act when they are read: by their own expressions, or by what those read.
+fn acting_on_read(
+    naming: &Naming,
+    types: &HashSet<Oid>,
+    functions: &HashSet<Oid>,
+    underlying: &HashMap<Oid, Vec<Oid>>,
+) -> HashSet<Oid> {
+    let acts = |it: &&Named| {
+        let set = if it.names_type { types } else { functions };
+        !it.of_domain && set.contains(&it.named)
+    };
+    let mut on_read = naming
+        .expressions
+        .iter()
+        .filter(acts)
+        .map(|it| it.owner)
+        .collect();
+    let views = underlying.iter();
+    let views = views.flat_map(|(view, below)| below.iter().map(|oid| (*view, *oid)));
+    let reads: Vec<(Oid, Oid)> = views.chain(naming.policies.iter().copied()).collect();
+    follow(&mut on_read, &reads);
+    on_read
+}
+
+/// Whether something is made JSON by one of these functions.
+fn json_acts(naming: &Naming, functions: &HashSet<Oid>) -> bool {
+    let mut casts = naming.casts.iter();
+    casts.any(|it| it.target == JSON && functions.contains(&it.function))
+}
+
+fn makes_json(called: &Called) -> bool {
+    let name = called.name.replace("jsonb", "json");
+    &*called.schema == "pg_catalog" && MAKING_JSON.contains(&&*name)
 }
 
 /// The names of what is in the set.
@@ -283,7 +352,10 @@ fn acting_functions(called: &[Called], reading: &[(Box<str>, Box<str>)]) -> Hash
     let reads = |it: &Called| {
         let named =
             |(schema, name): &(Box<str>, Box<str>)| (schema, name) == (&it.schema, &it.name);
-        &*it.schema == "pg_catalog" && is_harmless(&it.name) || reading.iter().any(named)
+        // What a statement sets by its own text is followed; what it sets by something that is
+        // stored is not.
+        let followed = is_harmless(&it.name) && &*it.name != "set_config";
+        &*it.schema == "pg_catalog" && followed || reading.iter().any(named)
     };
     let runs = |it: &Called| RUNNING.contains(&&*it.name);
     let acts = |it: &&Called| (it.volatile || runs(it)) && !reads(it);

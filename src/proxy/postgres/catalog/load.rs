@@ -24,6 +24,12 @@ const COLUMNS: &str = "SELECT DISTINCT a.attrelid, a.atttypid FROM pg_attribute 
      JOIN pg_type t ON t.oid = a.atttypid WHERE a.atttypid >= 16384 AND t.typtype <> 'd' \
      AND a.attnum > 0 AND NOT a.attisdropped";
 
+/// Columns of domains: what is compared with one is made a value of what the domain is over, but
+/// arrays and rows of them, and what functions of any type take with them, are not.
+const DOMAINS: &str = "SELECT DISTINCT a.attrelid, a.atttypid FROM pg_attribute a \
+     JOIN pg_type t ON t.oid = a.atttypid WHERE t.typtype = 'd' AND a.attnum > 0 \
+     AND NOT a.attisdropped";
+
 const WRAPPERS: &str = "SELECT EXISTS (SELECT FROM pg_foreign_data_wrapper WHERE fdwhandler <> 0)";
 
 const PARENTS: &str = "SELECT inhrelid, inhparent FROM pg_inherits";
@@ -36,8 +42,12 @@ const UNDERLYING: &str = "SELECT DISTINCT r.ev_class, d.refobjid FROM pg_rewrite
      JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid \
      WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class";
 
+/// Before PostgreSQL 15 an update that moves a row to another partition deletes it, for its keys.
 const KEYS: &str = "SELECT conrelid, confrelid, confdeltype IN ('c', 'n', 'd'), \
-     confupdtype IN ('c', 'n', 'd') FROM pg_constraint WHERE contype = 'f'";
+     confupdtype IN ('c', 'n', 'd') OR confdeltype IN ('c', 'n', 'd') \
+         AND current_setting('server_version_num')::int < 150000 \
+         AND (c.relkind = 'p' OR c.relispartition) \
+     FROM pg_constraint JOIN pg_class c ON c.oid = confrelid WHERE contype = 'f'";
 
 /// Loads everything. `reading`: volatile functions that the operator knows to read.
 ///
@@ -55,12 +65,13 @@ pub(super) async fn load(
         foreign_keys(client),
         rows(client, RELATIONS),
         pairs(client, COLUMNS),
+        pairs(client, DOMAINS),
         rows(client, WRAPPERS),
         acting::functions(client),
         acting::naming(client),
         run(client, END),
     )?;
-    let (_, parents, owners, underlying, keys, relations, columns, wrappers, ..) = loaded;
+    let (_, parents, owners, underlying, keys, relations, columns, domains, wrappers, ..) = loaded;
     let (.., called, naming, _) = loaded;
     let acting = acting::find(&called, &naming, reading, &underlying);
     let acts = |of_type: &Oid| acting.types.contains(of_type);
@@ -84,6 +95,7 @@ pub(super) async fn load(
             underlying: of(&underlying, oid),
             foreign_keys: keys.get(&oid).cloned().unwrap_or_default(),
             acts_on_read: acting.on_read.contains(&oid) || of(&columns, oid).iter().any(acts),
+            gives_acting_type: of(&domains, oid).iter().any(acts),
             acts_on_write: column(row, 6)?,
         })
     });
@@ -100,7 +112,8 @@ pub(super) async fn load(
         acting_operators: acting.operators,
         acting_casts: acting.casts,
         casts_act_unseen: acting.casts_act_unseen,
-        acting_types: acting.types,
+        acting_types: acting.types.into_iter().collect(),
+        json_acts: acting.json,
         acting_rows,
         // A server that does not tell counts as one that has some.
         has_wrappers: wrappers.first().map_or(Ok(true), |row| column(row, 0))?,

@@ -196,3 +196,35 @@ fn a_function_may_have_the_name_of_a_later_syntax() {
     world.proxy.client().query(sql).refused("RF002");
     assert_eq!(world.order(), "first");
 }
+
+#[test]
+fn what_sorts_and_groups_is_not_written() {
+    let world = world();
+    let admin = [("user", "postgres"), ("database", "app")];
+    let mut admin = Client::connect_with(world.server.address, &admin);
+    for sql in [
+        "CREATE TYPE own AS (a int)",
+        "CREATE FUNCTION compares(own, own) RETURNS int LANGUAGE plpgsql AS $$ BEGIN \
+         UPDATE public.orders SET note = 'written'; RETURN 0; END $$",
+        "CREATE FUNCTION less(own, own) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT false'",
+        "CREATE OPERATOR <<< (FUNCTION = less, LEFTARG = own, RIGHTARG = own)",
+        "CREATE OPERATOR >>> (FUNCTION = less, LEFTARG = own, RIGHTARG = own)",
+        "CREATE OPERATOR === (FUNCTION = less, LEFTARG = own, RIGHTARG = own)",
+        "CREATE OPERATOR CLASS owns DEFAULT FOR TYPE own USING btree AS OPERATOR 1 <<<, \
+         OPERATOR 3 ===, OPERATOR 5 >>>, FUNCTION 1 compares(own, own)",
+        "CREATE TABLE of_own (o own)",
+        "INSERT INTO of_own VALUES (ROW(1)), (ROW(2))",
+        "ALTER TABLE of_own OWNER TO app",
+    ] {
+        admin.query(sql).ok();
+    }
+    refused_and_would_act(
+        &world,
+        &[],
+        &[
+            "SELECT * FROM of_own ORDER BY o",
+            "CREATE INDEX ON of_own (o)",
+        ],
+        LOOKS,
+    );
+}

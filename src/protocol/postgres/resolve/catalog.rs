@@ -104,8 +104,8 @@ pub struct CatalogParts {
     pub acting_operators: Vec<Box<str>>,
     /// Names of types that a volatile function casts to, or checks.
     pub acting_casts: Vec<Box<str>>,
-    /// A volatile function casts where no cast is written.
-    pub casts_act_unseen: bool,
+    /// A volatile function casts, or compares, where no cast and no operator is written.
+    pub acts_unseen: bool,
     /// Types whose values a volatile function checks as they are read.
     pub acting_types: Vec<Oid>,
     /// A volatile function makes JSON of values of some type, wherever JSON is made.
@@ -127,7 +127,7 @@ pub struct Catalog {
     functions: HashMap<Box<str>, Vec<Function>>,
     acting_operators: HashSet<Box<str>>,
     acting_casts: HashSet<Box<str>>,
-    casts_act_unseen: bool,
+    acts_unseen: bool,
     acting_types: HashSet<Oid>,
     acting_rows: HashSet<Oid>,
     json_acts: bool,
@@ -140,7 +140,7 @@ impl Catalog {
         let mut catalog = Catalog {
             acting_operators: parts.acting_operators.into_iter().collect(),
             acting_casts: parts.acting_casts.into_iter().collect(),
-            casts_act_unseen: parts.casts_act_unseen,
+            acts_unseen: parts.acts_unseen,
             acting_types: parts.acting_types.into_iter().collect(),
             acting_rows: parts.acting_rows.into_iter().collect(),
             json_acts: parts.json_acts,
@@ -234,8 +234,8 @@ impl Catalog {
         self.acting_types.contains(&oid)
     }
 
-    pub(super) fn casts_act_unseen(&self) -> bool {
-        self.casts_act_unseen
+    pub(super) fn acts_unseen(&self) -> bool {
+        self.acts_unseen
     }
 
     pub(super) fn cast_acts(&self, name: &str) -> bool {

@@ -202,8 +202,8 @@ impl<'v> Reach<'v> {
         {
             self.everything("a parameter of it has a type that a volatile function checks");
         }
-        if catalog.casts_act_unseen() && computes(statement) {
-            self.everything("the server may cast by a volatile function where nothing is written");
+        if catalog.acts_unseen() && computes(statement) {
+            self.everything("the server may call a volatile function where none is written");
         }
     }
 

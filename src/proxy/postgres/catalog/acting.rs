@@ -62,6 +62,9 @@ const OPERATORS: &str = "SELECT DISTINCT acts.oprcode::oid, o.oprname \
      FROM pg_operator o JOIN pg_operator acts \
      ON o.oid = acts.oid OR o.oprcom = acts.oid OR o.oprnegate = acts.oid";
 const CASTS: &str = "SELECT castfunc, casttarget, castcontext <> 'e' FROM pg_cast";
+/// What sorts, groups, joins and compares where no operator is written (ORDER BY, DISTINCT).
+const CLASSES: &str = "SELECT amproc::oid FROM pg_amproc UNION \
+     SELECT o.oprcode::oid FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr";
 /// Relations whose policies read others.
 const POLICIES: &str = "SELECT DISTINCT p.polrelid, d.refobjid FROM pg_policy p \
      JOIN pg_depend d ON d.classid = 'pg_policy'::regclass AND d.objid = p.oid \
@@ -147,8 +150,8 @@ pub(super) struct Acting {
     pub(super) operators: Vec<Box<str>>,
     /// Names of types to which a cast acts.
     pub(super) casts: Vec<Box<str>>,
-    /// One of those casts needs not be written.
-    pub(super) casts_act_unseen: bool,
+    /// One of those casts needs not be written, or the operators of a class act.
+    pub(super) act_unseen: bool,
     /// Types whose values are checked by one.
     pub(super) types: HashSet<Oid>,
     /// One of those casts is used wherever JSON is made.
@@ -182,6 +185,8 @@ pub(super) struct Naming {
     type_names: Vec<(Oid, Box<str>)>,
     operators: Vec<(Oid, Box<str>)>,
     casts: Vec<Cast>,
+    /// Functions of operator classes.
+    classes: Vec<Oid>,
     /// Relations, and those that their policies read.
     policies: Vec<(Oid, Oid)>,
 }
@@ -211,9 +216,10 @@ pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
         names(client, TYPE_NAMES),
         names(client, OPERATORS),
         rows(client, CASTS),
+        rows(client, CLASSES),
         oid_pairs(client, POLICIES),
     )?;
-    let (expressions, contained, of_types, type_names, operators, casts, policies) = found;
+    let (expressions, contained, of_types, type_names, operators, casts, classes, policies) = found;
     let expression = |row| {
         Ok::<_, ControlError>(Named {
             of_domain: column(row, 0)?,
@@ -239,6 +245,10 @@ pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
         type_names,
         operators,
         casts: casts.iter().map(cast).collect::<Result<_, _>>()?,
+        classes: classes
+            .iter()
+            .map(|row| column(row, 0))
+            .collect::<Result<_, _>>()?,
         policies,
     })
 }
@@ -270,18 +280,19 @@ pub(super) fn find(
             break (types, json);
         }
     };
-    let (mut targets, mut casts_act_unseen) = (types.clone(), false);
+    let mut act_unseen = naming.classes.iter().any(|it| functions.contains(it));
+    let mut targets = types.clone();
     let acting = |it: &&Cast| functions.contains(&it.function);
     for cast in naming.casts.iter().filter(acting) {
         targets.insert(cast.target);
-        casts_act_unseen |= cast.unseen;
+        act_unseen |= cast.unseen;
     }
     follow(&mut targets, &naming.contained);
     Acting {
         on_read: acting_on_read(naming, &types, &functions, underlying),
         operators: names_of(&naming.operators, &functions),
         casts: names_of(&naming.type_names, &targets),
-        casts_act_unseen,
+        act_unseen,
         types,
         json,
         functions,

@@ -111,7 +111,7 @@ pub(super) async fn load(
         functions: functions.collect(),
         acting_operators: acting.operators,
         acting_casts: acting.casts,
-        casts_act_unseen: acting.casts_act_unseen,
+        acts_unseen: acting.act_unseen,
         acting_types: acting.types.into_iter().collect(),
         json_acts: acting.json,
         acting_rows,

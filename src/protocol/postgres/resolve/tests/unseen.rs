@@ -79,7 +79,7 @@ fn an_operator_that_is_not_written_counts() {
 fn a_cast_that_is_not_written_counts_wherever_something_is_computed() {
     let catalog = Catalog::new(CatalogParts {
         relations: vec![relation(1, "public.orders", RelationKind::Table)],
-        casts_act_unseen: true,
+        acts_unseen: true,
         ..CatalogParts::default()
     });
     let view = view(&catalog, None);

@@ -11,9 +11,9 @@
 # Root runs everything of Postgres's as the user of its package.
 #
 # RINGFENCE_POSTGRES_SUITE_TREE names a source tree of Postgres instead, of any version, which was
-# configured with a --prefix, built and installed: make install, and the same with -C src/test/regress,
-# src/test/isolation, contrib/spi; and src/test/modules/libpq_pipeline built. DIFFERENCES.md is about
-# Debian's version.
+# configured with a --prefix, built and installed: make install, and the same with -C
+# src/test/regress, src/test/isolation, contrib/spi; and src/test/modules/libpq_pipeline built, where
+# there is one. DIFFERENCES.md is about Debian's version, and names others.
 set -euo pipefail
 
 . "$(dirname "$0")/servers.sh"
@@ -97,9 +97,13 @@ use_tree() {
     rm -rf "$work/source"
     mkdir -p "$work/source/src/test/modules" "$work/lib"
     cp -r "$tree/src/test/regress" "$tree/src/test/isolation" "$work/source/src/test/"
-    cp -r "$tree/src/test/modules/libpq_pipeline" "$work/source/src/test/modules/"
     cp "$tree/src/test/regress/regress.so" "$tree"/contrib/spi/{refint,autoinc}.so "$work/lib/"
-    cp "$tree/src/test/modules/libpq_pipeline/libpq_pipeline" "$work/"
+    local pipeline="$tree/src/test/modules/libpq_pipeline"
+    # From version 14 on.
+    if [ -e "$pipeline" ]; then
+        cp -r "$pipeline" "$work/source/src/test/modules/"
+        cp "$pipeline/libpq_pipeline" "$work/"
+    fi
     bin="$prefix/bin" libraries="$prefix/lib"
     testers="$("$bin/pg_config" --pgxs)"
     testers="${testers%/makefiles/*}/test"
@@ -124,7 +128,8 @@ failed() {
 run_regress() {
     local port="$1"
     cp -r "$work/source/src/test/regress" "$run/regress"
-    mkdir -p "$run/regress/out"
+    # Before version 15 some of the tests are made there.
+    mkdir -p "$run"/regress/out/{sql,expected}
     cp -r "$work/lib" "$run/lib"
     [ "$(id -u)" != 0 ] || chown -R postgres: "$run/regress" "$run/lib"
     local schedule=("--schedule=$run/regress/parallel_schedule")
@@ -161,7 +166,7 @@ isolation() {
     shift 2
     rm -rf "$run/isolation"
     cp -r "$work/source/src/test/isolation" "$run/isolation"
-    mkdir -p "$run/isolation/out"
+    mkdir -p "$run"/isolation/out/{specs,expected}
     [ "$(id -u)" != 0 ] || chown -R postgres: "$run/isolation"
     as_postgres timeout "$suite_seconds" "$testers/isolation/pg_isolation_regress" \
         --bindir="$bin" --inputdir="$run/isolation" --outputdir="$run/isolation/out" \

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::early::{Looks, cut_head, only_sets};
 use super::span::{Span, SpanId, Step};
 use super::state::{Act, State};
-use super::{Bound, Considered, Kind, Message, Name, Path, Prepared, Run, Session};
+use super::{Bound, Considered, Kind, Message, Name, Path, Prepared, Run, Session, commits};
 use crate::protocol::postgres::classify::{
     Class, Classified, SessionControl, Statement, TransactionControl, Unreadable,
 };
@@ -467,20 +467,6 @@ fn check_acts(bound: &[&Bound]) -> Result<(), Refusal> {
         ));
     }
     Ok(())
-}
-
-/// Whether a statement may make effective what was written, or writes outside of its transaction.
-fn commits(statement: &Statement) -> bool {
-    let control = matches!(
-        &statement.class,
-        Class::Transaction(
-            TransactionControl::Commit { .. }
-                | TransactionControl::Prepare(_)
-                | TransactionControl::CommitPrepared(_)
-                | TransactionControl::RollbackPrepared(_)
-        )
-    );
-    control || statement.class == Class::Maintenance || statement.may_commit_inside()
 }
 
 /// The statements that earlier runs of the same text prepare under a name.

@@ -407,6 +407,20 @@ pub struct Forward {
     pub after: Vec<u8>,
 }
 
+/// Whether a statement may make effective what was written, or writes outside of its transaction.
+pub fn commits(statement: &Statement) -> bool {
+    let control = matches!(
+        &statement.class,
+        Class::Transaction(
+            TransactionControl::Commit { .. }
+                | TransactionControl::Prepare(_)
+                | TransactionControl::CommitPrepared(_)
+                | TransactionControl::RollbackPrepared(_)
+        )
+    );
+    control || statement.class == Class::Maintenance || statement.may_commit_inside()
+}
+
 /// Whether a statement forgets prepared statements: one by name, or all.
 fn forgets(statement: &Statement) -> Option<Option<&str>> {
     match &statement.class {

@@ -2,7 +2,7 @@
 
 use super::span::{Origin, Span, SpanId, Step};
 use super::state::{Act, Shown};
-use super::{Session, forgets};
+use super::{Session, commits, forgets};
 use crate::protocol::postgres::classify::{Class, SessionControl, TransactionControl};
 use crate::protocol::postgres::frame::{BackendMessage, ClosedKind, TransactionStatus};
 
@@ -33,16 +33,20 @@ pub struct Reply {
     /// No transaction is open after this span, or what was open of it can only be rolled back: its
     /// permits and those of earlier spans end.
     pub ended: Option<SpanId>,
+    /// What was done up to here may be committed, though another transaction may be open already.
+    pub committed: bool,
 }
 
 impl Reply {
     const PASS: Reply = Reply {
         deliver: Deliver::Pass,
         ended: None,
+        committed: false,
     };
     const SWALLOW: Reply = Reply {
         deliver: Deliver::Swallow,
         ended: None,
+        committed: false,
     };
 }
 
@@ -51,7 +55,7 @@ impl Session {
     pub fn reply(&mut self, message: &BackendMessage<'_>) -> Result<Reply, Unexpected> {
         let origin = self.spans.front().map(|span| span.origin);
         let hidden = matches!(origin, Some(Origin::Proxy | Origin::ProxyForClient));
-        let told = match hidden {
+        let mut told = match hidden {
             true => Reply::SWALLOW,
             false => Reply::PASS,
         };
@@ -65,7 +69,9 @@ impl Session {
             BackendMessage::Notice(_) => return Ok(told),
             BackendMessage::Error(fields) => return self.failed(fields.is_fatal(), told),
             BackendMessage::ReadyForQuery(status) => return self.ready(*status),
-            BackendMessage::CommandComplete { tag } => self.complete(*tag == b"ROLLBACK")?,
+            BackendMessage::CommandComplete { tag } => {
+                told.committed = self.complete(*tag == b"ROLLBACK")?;
+            }
             BackendMessage::EmptyQueryResponse | BackendMessage::PortalSuspended => {
                 self.complete(false)?;
             }
@@ -120,14 +126,18 @@ impl Session {
         span.take().ok_or(Unexpected { what })
     }
 
-    /// A statement is complete; `rolled_back`: its tag is ROLLBACK.
-    fn complete(&mut self, rolled_back: bool) -> Result<(), Unexpected> {
+    /// A statement is complete; `rolled_back`: its tag is ROLLBACK. Whether it may have committed.
+    fn complete(&mut self, rolled_back: bool) -> Result<bool, Unexpected> {
         match self.take_step("CommandComplete")? {
-            Step::Statement(Some(act)) => self.confirm(&act, rolled_back),
+            Step::Statement(Some(act)) => {
+                self.confirm(&act, rolled_back);
+                return Ok(commits(&act.statement) && !rolled_back);
+            }
             Step::Statement(None) => {}
             Step::RollBack => {
                 self.certain.end(false, false);
                 self.predict();
+                return Ok(false);
             }
             Step::Unread => {
                 // There may be more of it.
@@ -135,9 +145,10 @@ impl Session {
                     span.steps.push_front(Step::Unread);
                 }
             }
-            _ => return unexpected("CommandComplete").map(|_| ()),
+            _ => return unexpected("CommandComplete").map(|_| false),
         }
-        Ok(())
+        // It was not read.
+        Ok(true)
     }
 
     /// Whether something that was forwarded with what the server answers now, or behind it, may
@@ -298,7 +309,11 @@ impl Session {
             Origin::Client | Origin::ProxyForClient => Deliver::Pass,
             Origin::ClientContinued | Origin::Proxy => Deliver::Swallow,
         };
-        Ok(Reply { deliver, ended })
+        Ok(Reply {
+            deliver,
+            ended,
+            committed: false,
+        })
     }
 
     /// The server takes CopyData: it ignores every Sync before the end of the data, so the spans

@@ -110,6 +110,13 @@ impl Session {
             self.effects.completed(self.core.awaited_span(), tag);
         }
         let reply = self.core.reply(message)?;
+        if reply.committed {
+            self.effects.committed(&self.database);
+        }
+        if let BackendMessage::ReadyForQuery(_) = message {
+            let awaited = self.core.awaited_span();
+            self.effects.through(awaited, &self.database);
+        }
         if let Some(span) = reply.ended {
             self.flights.ended(span);
             self.made.clear();

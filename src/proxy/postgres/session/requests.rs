@@ -350,6 +350,8 @@ impl Session {
         self.backend.send(bytes);
         self.backend.send(&forward.after);
         self.effects.note(&mut ending, span);
+        self.effects
+            .note_commits(&considered.runs, span, &self.database);
         if ending.distrusts {
             self.core.distrust();
             self.acting_cursors.note(&considered.runs, span);

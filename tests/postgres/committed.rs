@@ -2,7 +2,7 @@
 //! idle then: it goes on in another transaction, in a pipeline, or in the same text.
 
 use crate::client::Client;
-use crate::client::send::{flush, query, run, sync};
+use crate::client::send::{copy_data, copy_done, flush, query, run, sync};
 use crate::stack::{ORDERS, eventually, sign};
 use crate::world::World;
 
@@ -76,4 +76,13 @@ fn a_definition_counts_while_what_committed_it_runs_on() {
     let slow = [GUARDED, "COMMIT", "SELECT pg_sleep(2)"].map(|sql| run(sql, &[]));
     is_known(&[], &[slow.concat(), sync()].concat(), |_| {});
     is_known(&[], &query(ACTS), |_| {});
+}
+
+/// What comes behind the data joins the span that the ignored Sync did not end.
+#[test]
+fn a_definition_counts_behind_a_copy_whose_sync_is_ignored() {
+    let copy = [run("COPY plain FROM STDIN", &[]), sync()].concat();
+    let data = [copy_data(b"5\tx\n"), copy_done()].concat();
+    let bytes = [copy, data, run(GUARDED, &[]), sync()].concat();
+    is_known(&[], &bytes, ready);
 }

@@ -333,7 +333,11 @@ impl Session {
             }
             span.steps.extend(next.steps);
             span.extended += next.extended;
+            span.refused |= next.refused;
+            span.rolls_back |= next.rolls_back;
             (span.ended, span.by_sync) = (next.ended, next.by_sync);
+            // The ReadyForQuery is that one's, and ends what was noted for it.
+            (span.id, span.origin) = (next.id, next.origin);
         }
         self.copying = !span.steps.contains(&Step::CopyEnd);
         if self.copying && span.by_sync {

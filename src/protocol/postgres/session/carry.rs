@@ -158,6 +158,10 @@ impl Session {
     /// The message is refused with this ErrorResponse: what is to be sent instead of it.
     pub fn refuse(&mut self, considered: &Considered, error: Vec<u8>) -> Vec<u8> {
         let mut send = vec![];
+        if self.open_span().is_some_and(|span| span.failed) {
+            // The server would skip it up to the Sync, as it would what it is refused for.
+            return send;
+        }
         let in_transaction = self.ahead.scope.in_transaction() || self.rolled_back;
         let rolls_back = considered.commits() && in_transaction;
         self.rolled_back = false;

@@ -1,7 +1,7 @@
 //! Cursors: what they read was fixed when they were opened, whichever ticket is shown later.
 
 use crate::client::Client;
-use crate::client::send::{bind, close, execute, parse, sync};
+use crate::client::send::{bind, close, execute, parse, query, sync};
 use crate::world::World;
 
 const READ: &str = "SELECT note FROM orders WHERE id = 1";
@@ -110,4 +110,32 @@ fn the_same_holds_for_portals_and_for_cursors_of_functions() {
     client
         .ask(&[execute("c", 0), sync()].concat())
         .refused(LATE);
+}
+
+/// A portal's name that has ended with its transaction is a cursor's now.
+#[test]
+fn a_portal_that_has_ended_hides_no_cursor() {
+    let world = World::new();
+    let portal = [parse("", "SHOW search_path"), bind("p", "", &[]), sync()].concat();
+    for (token, ways) in [
+        (1, [portal.clone(), query("BEGIN")].to_vec()),
+        (
+            2,
+            [query("BEGIN"), portal.clone(), query("COMMIT AND CHAIN")].to_vec(),
+        ),
+        (
+            3,
+            [query("BEGIN; SAVEPOINT s"), portal, query("ROLLBACK TO s")].to_vec(),
+        ),
+    ] {
+        let mut client = world.proxy.client();
+        client.send(&ways.concat());
+        for _ in &ways {
+            client.answer().ok();
+        }
+        client.query(&format!("DECLARE p CURSOR FOR {READ}")).ok();
+        set(&world, &mut client, token);
+        let told = client.ask(&[execute("p", 0), sync()].concat());
+        told.refused(LATE);
+    }
 }

@@ -138,6 +138,7 @@ impl Session {
         self.rolled_back = false;
         self.asked = run.tickets.clone();
         let statement = &run.statement;
+        self.declares |= statement.opens.is_some();
         let unknown = statement.executes.is_some() && run.executed.is_empty();
         let mut all = run.executed.iter().chain([statement]);
         if unknown || all.any(|it| lexing::may_set(it)) {

@@ -396,6 +396,7 @@ impl Session {
                 }
                 bound.check_shown(run)?;
             }
+            self.check_executed(portal, &state)?;
             considered.may_commit |= self.may_commit(&considered.runs, &state);
             if let Class::Unknown(_) = statement.class {
                 considered.steps.push(Step::Statement(None));

@@ -105,6 +105,16 @@ impl Session {
         }
     }
 
+    /// What has a portal's name may be a cursor: one of the two is not there any more, or not yet.
+    pub(super) fn check_executed(&self, name: &[u8], state: &State) -> Result<(), Refusal> {
+        // Nothing is declared without a name.
+        if !self.declares || name.is_empty() {
+            return Ok(());
+        }
+        let shown = [self.settings().tickets.clone(), Tickets::default()];
+        self.check_fetched(name, state, &shown)
+    }
+
     /// Whether a cursor of this name may be open that a ticket is late for, where what closes or
     /// replaces it fails: one that the server has told of, or one on its way.
     fn may_stay_late(&self, name: &[u8], shown: &Shown) -> bool {

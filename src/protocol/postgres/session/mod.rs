@@ -230,6 +230,8 @@ pub struct Session {
     copying: bool,
     /// A statement was prepared that calls set_config.
     sets_config: bool,
+    /// A cursor was declared.
+    declares: bool,
     /// The client believes in a transaction that the proxy rolled back, and was not told yet.
     rolled_back: bool,
     /// The client goes on with a pipeline that the proxy has ended: the server would have skipped
@@ -263,6 +265,7 @@ impl Session {
             portals: Names::new(),
             copying: false,
             sets_config: false,
+            declares: false,
             rolled_back: false,
             skips: false,
             begins_again: false,

@@ -136,6 +136,7 @@ impl Session {
             Step::Statement(None) => {}
             Step::RollBack => {
                 self.certain.end(false, false);
+                self.end_portals();
                 self.predict();
                 return Ok(false);
             }
@@ -166,6 +167,7 @@ impl Session {
         );
         if commits && rolled_back {
             // COMMIT of a failed transaction.
+            self.end_portals();
             let chain = matches!(
                 statement.class,
                 Class::Transaction(TransactionControl::Commit { chain: true })
@@ -176,6 +178,12 @@ impl Session {
             if let Some(opened) = &statement.opens {
                 // It has succeeded: there was none of this name.
                 self.certain.cursors.close(Some(&opened.name));
+                self.portals.remove(opened.name.as_bytes());
+            }
+            match closes(&statement.class) {
+                Some(Some(name)) => self.portals.remove(name.as_bytes()),
+                Some(None) => self.end_portals(),
+                None => {}
             }
             self.certain.apply(act);
         }
@@ -300,10 +308,11 @@ impl Session {
             self.predict();
         }
         let ended = (status == TransactionStatus::Idle).then_some(span.id);
-        if ended.is_some() && self.spans.is_empty() {
-            // Portals end with their transaction.
-            self.portals.clear(false);
-            self.ahead.cursors.clone_from(&self.certain.cursors);
+        if ended.is_some() {
+            self.end_portals();
+            if self.spans.is_empty() {
+                self.ahead.cursors.clone_from(&self.certain.cursors);
+            }
         }
         let deliver = match span.origin {
             Origin::Client | Origin::ProxyForClient => Deliver::Pass,
@@ -314,6 +323,12 @@ impl Session {
             ended,
             committed: false,
         })
+    }
+
+    /// Portals end with their transaction. Those on their way are awaited yet.
+    fn end_portals(&mut self) {
+        let distrusted = self.is_distrusted();
+        self.portals.clear(distrusted);
     }
 
     /// The server takes CopyData: it ignores every Sync before the end of the data, so the spans
@@ -373,6 +388,21 @@ impl Session {
             }
         }
         self.ahead = state;
+    }
+}
+
+/// Whether a statement, once done, has closed portals: one by name, or all. Whoever ends a
+/// transaction has, whether or not another one follows.
+fn closes(class: &Class) -> Option<Option<&str>> {
+    match class {
+        Class::Transaction(
+            TransactionControl::Commit { .. }
+            | TransactionControl::Rollback { .. }
+            | TransactionControl::Prepare(_),
+        )
+        | Class::Session(SessionControl::DiscardAll) => Some(None),
+        Class::Session(SessionControl::CloseCursor(name)) => Some(name.as_deref()),
+        _ => None,
     }
 }
 

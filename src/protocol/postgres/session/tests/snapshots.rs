@@ -80,3 +80,46 @@ fn a_name_in_another_encoding_may_be_any_cursor() {
     set(&mut it, "b");
     it.0.consider(Message::Execute(b"\xe9")).unwrap_err();
 }
+
+#[test]
+fn a_portal_ends_with_its_transaction_whatever_follows() {
+    let ways: [&[&str]; 4] = [
+        &["COMMIT AND CHAIN"],
+        &["ROLLBACK", "BEGIN"],
+        &["SAVEPOINT s", "CLOSE ALL"],
+        &["DISCARD ALL", "BEGIN"],
+    ];
+    for texts in ways {
+        let mut it = under("a");
+        it.did("BEGIN", "BEGIN", T);
+        it.parse("", "SHOW search_path");
+        it.bind("p", "");
+        it.sync();
+        it.reply(BackendMessage::ParseComplete);
+        it.reply(BackendMessage::BindComplete);
+        it.ready(T);
+        assert_eq!(it.execute("p").runs[0].statement.operation, "SHOW");
+        it.sync();
+        it.done("SHOW");
+        it.ready(T);
+        it.query(&texts.join("; "));
+        for text in texts {
+            it.done(text);
+        }
+        it.ready(T);
+        // What the server knows of it is not known here.
+        assert_eq!(it.execute("p").runs[0].statement.operation, "unknown");
+    }
+}
+
+#[test]
+fn a_portal_that_may_have_ended_hides_no_cursor() {
+    let mut it = under("a");
+    it.parse("", "SHOW search_path");
+    it.bind("p", "");
+    it.sync();
+    it.query("BEGIN; DECLARE p CURSOR FOR SELECT 1");
+    set(&mut it, "b");
+    // None of it is answered yet.
+    it.0.consider(Message::Execute(b"p")).unwrap_err();
+}

@@ -337,14 +337,24 @@ impl Session {
         let Some(mut span) = self.spans.pop_front() else {
             return unexpected("CopyInResponse").map(|_| ());
         };
+        // A Query has a ReadyForQuery of its own.
+        let by_query = span.ended && !span.by_sync;
         while !span.steps.contains(&Step::CopyEnd) {
-            let Some(next) = self.spans.pop_front() else {
+            let Some(mut next) = self.spans.pop_front() else {
                 break;
             };
             let begins_with_end = next.steps.front() == Some(&Step::CopyEnd);
             if !next.steps.is_empty() && !begins_with_end {
                 // The server takes the next message for a breach of the protocol.
                 return unexpected("CopyInResponse").map(|_| ());
+            }
+            if by_query {
+                span.steps.extend(next.steps.pop_front());
+                if begins_with_end && (next.ended || !next.steps.is_empty()) {
+                    // Only the end of the data is the Query's.
+                    self.spans.push_front(next);
+                }
+                continue;
             }
             span.steps.extend(next.steps);
             span.extended += next.extended;

@@ -124,3 +124,39 @@ fn a_simple_copy_fails_in_its_data() {
     it.send(Message::CopyEnd);
     it.did("SELECT 1", "SELECT 1", I);
 }
+
+/// Whatever Sync is ignored: a Query has a ReadyForQuery of its own.
+#[test]
+fn a_simple_copy_ends_with_its_data() {
+    let mut it = Driven::new();
+    // All at once, with another query behind it.
+    it.query("COPY t FROM STDIN");
+    it.sync();
+    it.send(Message::CopyData);
+    it.sync();
+    it.send(Message::CopyEnd);
+    it.query("SELECT 1");
+    it.reply(BackendMessage::CopyIn);
+    it.done("COPY 1");
+    it.ready(I);
+    it.done("SELECT 1");
+    it.ready(I);
+    assert!(it.0.is_quiet() && !it.0.is_in_pipeline());
+    // With a Sync behind it, which counts.
+    it.query("COPY t FROM STDIN");
+    it.sync();
+    it.send(Message::CopyEnd);
+    it.sync();
+    it.reply(BackendMessage::CopyIn);
+    it.done("COPY 0");
+    it.ready(I);
+    it.ready(I);
+    // Its end comes after the server has said that it copies.
+    it.query("COPY t FROM STDIN");
+    it.sync();
+    it.reply(BackendMessage::CopyIn);
+    it.send(Message::CopyEnd);
+    it.done("COPY 0");
+    it.ready(I);
+    assert!(it.0.is_quiet() && !it.0.is_in_pipeline());
+}

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use super::span::Step;
 use super::state::{Shown, shows_more};
 use super::{Bound, Considered, Message, Prepared, Run, Session};
-use crate::protocol::postgres::classify::{Class, Statement};
+use crate::protocol::postgres::classify::{Argument, Class, Statement};
 use crate::protocol::postgres::frame::{BindHead, ClosedKind};
 use crate::protocol::postgres::identifier::cut_bytes;
-use crate::protocol::postgres::ticket::Tickets;
+use crate::protocol::postgres::ticket::{Tickets, is_parameter};
 use crate::protocol::refusal::Refusal;
 
 /// What a message does with a snapshot.
@@ -27,7 +27,7 @@ use crate::protocol::refusal::Refusal;
 pub(super) enum Looks {
     /// It takes none.
     Not,
-    /// It sets parameters and reads nothing.
+    /// It sets parameters, a ticket among them, and reads nothing.
     ToSet,
     /// It analyses or plans what will read by another one, if there is more than one.
     Ahead,
@@ -40,7 +40,7 @@ impl Looks {
     pub(super) fn at<'s>(mut statements: impl Iterator<Item = &'s Statement> + Clone) -> Looks {
         match statements.clone().any(looks) {
             false => Looks::Not,
-            true if statements.all(only_sets) => Looks::ToSet,
+            true if statements.all(|it| only_sets(it) && may_set_ticket(it)) => Looks::ToSet,
             true => Looks::Ahead,
         }
     }
@@ -66,6 +66,14 @@ pub(super) fn only_sets(statement: &Statement) -> bool {
         .all(|call| &*call.name == "set_config");
     let reads = !uses.reads.is_empty() || !uses.targets.is_empty() || !uses.operators.is_empty();
     !uses.set_configs.is_empty() && sets && !reads
+}
+
+fn may_set_ticket(statement: &Statement) -> bool {
+    let mut calls = statement.uses.set_configs.iter();
+    calls.any(|call| match &call.name {
+        Argument::Text(name, _) => is_parameter(name),
+        _ => true,
+    })
 }
 
 /// Whether a portal of a statement reads by the snapshot that its Bind takes (`PORTAL_ONE_SELECT`).
@@ -132,7 +140,7 @@ impl Session {
         let run = |it: &Prepared| {
             let statement = it.statement.as_ref()?;
             let types = !statement.uses.casts.is_empty() || !statement.uses.types.is_empty();
-            if looks == Looks::ToSet && !types {
+            if only_sets(statement) && !types {
                 return None;
             }
             Some(Run {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::early::begin;
 use super::span::{Origin, Span, Step};
 use super::{
     Considered, Forward, Kind, Message, Name, Prepared, REFUSED_NAME, REFUSED_TEXT, Run, Session,
@@ -208,6 +209,7 @@ impl Session {
                 self.statements.await_one(&name, prepared, self.open_id());
             }
             Name::Portal(name, portal) => self.portals.await_one(&name, portal, self.open_id()),
+            Name::Begun(name, shown) => self.portals.change(&name, |it| begin(it, &shown)),
             Name::CommentUsed => {
                 let used = |prepared: &mut Prepared| prepared.comment = Tickets::default();
                 self.statements.change(b"", used);

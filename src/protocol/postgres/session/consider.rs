@@ -32,6 +32,7 @@ impl Session {
             Message::Bind(bind) => self.consider_bind(bind.head(), Some(bind)),
             Message::BindHead(head) => self.consider_bind(head, None),
             Message::Execute(portal) => self.consider_execute(portal),
+            Message::ExecuteSome(portal) => self.consider_beginning(portal),
             Message::FunctionCall => Ok(self.consider_function()),
             Message::Describe(kind, name) => Ok(self.consider_describe(kind, name)),
             Message::Close(kind, name) => Ok(self.one_step(Step::Close(kind, name.into()))),
@@ -214,6 +215,7 @@ impl Session {
         let only_sets = considered.kind == Kind::Extended && only_sets(statement);
         if let Class::Session(SessionControl::Fetch(name)) = &statement.class {
             self.check_fetched(name.as_bytes(), state, &shown)?;
+            self.begin_portal(considered, name.as_bytes(), &shown)?;
         }
         if statement.opens.is_some() && !state.cursors.has_room() {
             return Err(Refusal::invalid("the session has too many cursors"));
@@ -363,7 +365,7 @@ impl Session {
         })
     }
 
-    fn consider_execute(&self, portal: &[u8]) -> Result<Considered, Refusal> {
+    pub(super) fn consider_execute(&self, portal: &[u8]) -> Result<Considered, Refusal> {
         let mut considered = self.considered(Kind::Extended);
         considered.asks = self.asks();
         let found = self.portals.candidates(portal, self.open_id());

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::span::Step;
 use super::state::{Shown, State, shows_more};
 use super::{Bound, Session};
-use crate::protocol::postgres::classify::{Class, OpenedCursor, Statement, Unreadable};
+use crate::protocol::postgres::classify::{
+    Class, OpenedCursor, SessionControl, Statement, Unreadable,
+};
 use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::refusal::Refusal;
 
@@ -77,6 +79,16 @@ fn is_later(then: &Shown, shown: &Shown) -> bool {
     shows_more(then, shown.iter().flat_map(Tickets::as_slice))
 }
 
+impl Bound {
+    /// The cursor that it fetches from.
+    fn fetches(&self) -> Option<&[u8]> {
+        match &self.prepared.statement.as_deref()?.class {
+            Class::Session(SessionControl::Fetch(name)) => Some(name.as_bytes()),
+            _ => None,
+        }
+    }
+}
+
 impl Session {
     /// A ticket that a cursor was not opened under is late for it.
     pub(super) fn check_fetched(
@@ -85,24 +97,45 @@ impl Session {
         state: &State,
         shown: &Shown,
     ) -> Result<(), Refusal> {
-        let found = self.portals.candidates(name, self.open_id());
-        let bound: Vec<&Bound> = found.known.iter().copied().flat_map(|it| &**it).collect();
-        let late = match bound.is_empty() {
-            true => state.fetches_late(name, shown),
-            // A Bind that is on its way may fail.
-            false => {
-                let declared = state.cursors.is_late(name, shown) == Some(true);
-                declared || bound.iter().any(|it| it.is_late(shown))
+        for name in self.fetched_by(name) {
+            let bound = self.bound(name);
+            let late = match bound.is_empty() {
+                true => state.fetches_late(name, shown),
+                // A Bind that is on its way may fail.
+                false => {
+                    let declared = state.cursors.is_late(name, shown) == Some(true);
+                    declared || bound.iter().any(|it| it.is_late(shown))
+                }
+            };
+            if late || self.is_behind() && self.may_stay_late(name, shown) {
+                return Err(Refusal::invalid(
+                    "a ticket is set before the cursor is opened that is read under it: what it \
+                     reads was fixed then",
+                ));
             }
-        };
-        let stays = self.is_behind() && self.may_stay_late(name, shown);
-        match late || stays {
-            false => Ok(()),
-            true => Err(Refusal::invalid(
-                "a ticket is set before the cursor is opened that is read under it: what it reads \
-                 was fixed then",
-            )),
         }
+        Ok(())
+    }
+
+    /// A name, and those that portals of it fetch from.
+    pub(super) fn fetched_by<'n>(&'n self, name: &'n [u8]) -> Vec<&'n [u8]> {
+        let mut names = vec![name];
+        let mut at = 0;
+        while let Some(name) = names.get(at).copied() {
+            for fetched in self.bound(name).iter().filter_map(|it| it.fetches()) {
+                if !names.contains(&fetched) {
+                    names.push(fetched);
+                }
+            }
+            at += 1;
+        }
+        names
+    }
+
+    /// What the portal of a name may be.
+    pub(super) fn bound(&self, name: &[u8]) -> Vec<&Bound> {
+        let found = self.portals.candidates(name, self.open_id());
+        found.known.into_iter().flat_map(|it| &**it).collect()
     }
 
     /// What has a portal's name may be a cursor: one of the two is not there any more, or not yet.

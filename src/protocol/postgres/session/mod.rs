@@ -94,6 +94,8 @@ pub enum Message<'m> {
     Describe(ClosedKind, &'m [u8]),
     /// `E`: the portal.
     Execute(&'m [u8]),
+    /// `E` of so many rows: the portal may go on later.
+    ExecuteSome(&'m [u8]),
     /// `C`: of which kind, and the name.
     Close(ClosedKind, &'m [u8]),
     /// `S`.
@@ -160,6 +162,8 @@ enum Kind {
 enum Name {
     Statement(Box<[u8]>, Prepared),
     Portal(Box<[u8]>, Arc<[Bound]>),
+    /// What this portal reads is read while these are shown.
+    Begun(Box<[u8]>, Shown),
     /// The comment of the unnamed statement is used up.
     CommentUsed,
 }
@@ -182,7 +186,7 @@ struct Bound {
     changes: Vec<Change>,
     /// The path of its Bind, where the server resolves the names of what it can plan.
     search_path: Path,
-    /// What was shown when it was bound, where what it reads was fixed then.
+    /// What was shown when what it reads was fixed: as it was bound, or began to run.
     shown: Option<Shown>,
 }
 

@@ -175,8 +175,12 @@ impl Session {
                 let message = Message::Parse(parse.statement, parse.text, &classified);
                 self.take(message, hidden, raw)
             }
-            FrontendMessage::Execute { portal, .. } => {
-                self.take(Message::Execute(portal), Hidden::AsIs, raw)
+            FrontendMessage::Execute { portal, rows_max } => {
+                let message = match rows_max > 0 {
+                    true => Message::ExecuteSome(portal),
+                    false => Message::Execute(portal),
+                };
+                self.take(message, Hidden::AsIs, raw)
             }
             FrontendMessage::Describe { kind, name } => {
                 self.take(Message::Describe(kind, name), Hidden::AsIs, raw)

@@ -210,3 +210,23 @@ fn a_fetch_that_is_bound_reads_no_cursor_of_before() {
     set(&world, &mut client, 1);
     client.query("FETCH p").refused(LATE);
 }
+
+/// What a session without a ticket bound by name does not act as it is fetched.
+#[test]
+fn a_portal_that_shows_or_fetches_needs_no_ticket() {
+    let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+    let mut client = world.proxy.client();
+    client
+        .query(&format!("BEGIN; DECLARE c SCROLL CURSOR FOR {READ}"))
+        .ok();
+    for text in ["FETCH FIRST FROM c", "SHOW search_path"] {
+        let bytes = [parse("", text), bind("p", "", &[])].concat();
+        client.ask(&[bytes, execute("p", 0), sync()].concat()).ok();
+        assert_eq!(client.query("FETCH FIRST FROM c").value(), "first");
+        client.ask(&[close(b'P', "p"), sync()].concat()).ok();
+    }
+    // What acts counts.
+    let bytes = [parse("", "EXECUTE nothing"), bind("p", "", &[]), sync()].concat();
+    client.ask(&bytes).ok();
+    client.query("FETCH FIRST FROM c").refused("RF002");
+}

@@ -89,6 +89,18 @@ impl Bound {
     }
 }
 
+/// Whether a portal of this statement may do more than read as SQL fetches from it.
+fn acts(statement: &Statement) -> bool {
+    match &statement.class {
+        Class::Read => false,
+        // What a cursor does counted when it was opened.
+        Class::Session(control) => {
+            !matches!(control, SessionControl::Show(_) | SessionControl::Fetch(_))
+        }
+        _ => true,
+    }
+}
+
 impl Session {
     /// A ticket that a cursor was not opened under is late for it.
     pub(super) fn check_fetched(
@@ -168,7 +180,7 @@ impl Session {
     pub(super) fn fetched(&self) -> Option<Arc<Statement>> {
         let acts = |bound: &Arc<[Bound]>| {
             let mut statements = bound.iter().map(|it| it.prepared.statement.as_ref());
-            statements.any(|it| it.is_some_and(|it| it.class != Class::Read))
+            statements.any(|it| it.is_some_and(|it| acts(it)))
         };
         let any = self.portals.any_named(acts);
         any.then(|| Arc::new(Statement::unreadable(Unreadable::Failed, 0)))

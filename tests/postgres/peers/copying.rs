@@ -84,9 +84,28 @@ fn a_sync_behind_a_query_that_copies_is_not_answered() {
             copying(client);
             client.ask(&done);
         }
-        client.ask(&[copy, data, done, sync(), query("SELECT 'end'")].concat());
+        client.ask(
+            &[
+                copy,
+                data.clone(),
+                done.clone(),
+                sync(),
+                query("SELECT 'end'"),
+            ]
+            .concat(),
+        );
         client.answer();
         client.answer();
+        // Two in one text, with a Sync within the data of the second.
+        let both = query("COPY t FROM STDIN; COPY t FROM STDIN");
+        let (one, two) = ([data, done].concat(), [sync(), copy_done()].concat());
+        client.ask(&[both.clone(), one.clone(), two.clone()].concat());
+        client.send(&both);
+        copying(client);
+        client.send(&one);
+        copying(client);
+        client.ask(&two);
+        client.query("SELECT * FROM t");
     });
 }
 

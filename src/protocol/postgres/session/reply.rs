@@ -128,7 +128,11 @@ impl Session {
 
     /// A statement is complete; `rolled_back`: its tag is ROLLBACK. Whether it may have committed.
     fn complete(&mut self, rolled_back: bool) -> Result<bool, Unexpected> {
-        match self.take_step("CommandComplete")? {
+        let step = self.take_step("CommandComplete")?;
+        if let Some(span) = self.spans.front_mut() {
+            span.end_copy();
+        }
+        match step {
             Step::Statement(Some(act)) => {
                 self.confirm(&act, rolled_back);
                 return Ok(commits(&act.statement) && !rolled_back);
@@ -364,6 +368,7 @@ impl Session {
             // The ReadyForQuery is that one's, and ends what was noted for it.
             (span.id, span.origin) = (next.id, next.origin);
         }
+        span.copies = true;
         self.copying = !span.steps.contains(&Step::CopyEnd);
         if self.copying && span.by_sync {
             (span.ended, span.by_sync) = (false, false);

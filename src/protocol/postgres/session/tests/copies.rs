@@ -142,6 +142,27 @@ fn a_simple_copy_ends_with_its_data() {
     it.done("SELECT 1");
     it.ready(I);
     assert!(it.0.is_quiet() && !it.0.is_in_pipeline());
+    // Two of them, with a Sync in the second.
+    it.query("COPY t FROM STDIN; COPY t FROM STDIN");
+    it.send(Message::CopyEnd);
+    it.sync();
+    it.send(Message::CopyEnd);
+    for _ in 0..2 {
+        it.reply(BackendMessage::CopyIn);
+        assert!(!it.0.is_copying());
+        it.done("COPY 0");
+    }
+    it.ready(I);
+    it.query("COPY t FROM STDIN; COPY t FROM STDIN");
+    for _ in 0..2 {
+        it.reply(BackendMessage::CopyIn);
+        assert!(it.0.is_copying());
+        it.sync();
+        it.send(Message::CopyEnd);
+        it.done("COPY 0");
+    }
+    it.ready(I);
+    assert!(it.0.is_quiet() && !it.0.is_in_pipeline());
     // With a Sync behind it, which counts.
     it.query("COPY t FROM STDIN");
     it.sync();

@@ -79,6 +79,9 @@ pub const REFUSED_TEXT: &[u8] = b"ringfence: refused";
 /// The statement's name under which the server refuses it, so that the unnamed one stays.
 const REFUSED_NAME: &[u8] = b"ringfence: refused";
 
+/// Under which the proxy runs a statement of its own, so that the client's unnamed ones stay.
+const OWN_NAME: &[u8] = b"ringfence: own";
+
 /// A message of the client, as far as the session looks.
 #[derive(Clone, Copy, Debug)]
 pub enum Message<'m> {

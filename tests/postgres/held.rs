@@ -2,7 +2,7 @@
 //! ticket counts.
 
 use crate::client::Client;
-use crate::client::send::{run, sync};
+use crate::client::send::{bind, execute, parse, run, sync};
 use crate::stack::{DATABASE, ORDERS, sign};
 use crate::world::{WRITE, World};
 
@@ -14,6 +14,29 @@ fn world(rules: &str) -> World {
 
 fn held(client: &mut Client) -> bool {
     client.query(SHOWN).value() == "on"
+}
+
+/// Its unnamed statement stays, whatever the proxy sets in between.
+#[test]
+fn what_a_session_has_parsed_stays_while_it_is_held_or_let_go() {
+    let world = world(DATABASE);
+    let ticket = world.proxy.ticket(1);
+    let runs = [bind("", "", &[]), execute("", 0), sync()].concat();
+    let mut client = world.proxy.client();
+    for token in [&*ticket, ""] {
+        let set = run(&format!("SET ringfence.token = '{token}'"), &[]);
+        let parsed = [set, parse("", "SHOW default_transaction_read_only"), sync()];
+        client.ask(&parsed.concat()).ok();
+        let shown = client.ask(&runs).value();
+        assert_eq!(shown == "on", token.is_empty());
+    }
+    // For one transaction.
+    client.query("BEGIN").ok();
+    let set = run(&format!("SET LOCAL ringfence.token = '{ticket}'"), &[]);
+    let parsed = [set, parse("", "SHOW transaction_read_only"), sync()];
+    client.ask(&parsed.concat()).ok();
+    assert_eq!(client.ask(&runs).value(), "off");
+    client.query(WRITE).ok();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! every step.
 
 mod client;
+mod committed;
 mod cursors;
 mod drivers;
 mod escapes;

@@ -2,7 +2,7 @@
 //! tickets, texts that are too long to be looked at, catalogs that change within a transaction.
 
 use crate::client::Client;
-use crate::client::send::{bind, execute, parse, query, sync};
+use crate::client::send::{bind, execute, flush, function_call, parse, query, run, sync};
 use crate::postgres::Options;
 use crate::stack::{ORDERS, sign};
 use crate::world::{WRITE, World};
@@ -142,4 +142,18 @@ fn a_client_that_only_listens_any_more_gets_its_answer() {
     client.shut_down();
     assert_eq!(client.answer().value(), "heard");
     assert!(client.has_ended());
+}
+
+/// It skips a message that is refused like any other, up to the Sync.
+#[test]
+fn what_is_refused_in_a_failed_pipeline_has_no_answer() {
+    let world = World::new();
+    for refused in [query(WRITE), function_call(177, &["2", "3"])] {
+        let mut client = world.proxy.client();
+        client.send(&[run("SELECT 1/0", &[]), flush()].concat());
+        client.read_until(b'E');
+        client.send(&[refused, sync()].concat());
+        assert_eq!(client.answer().tags, "Z");
+        assert_eq!(client.query("SELECT 'next'").value(), "next");
+    }
 }

@@ -146,6 +146,22 @@ fn a_ticket_that_comes_behind_the_snapshot_is_refused_to_what_reads() {
     new.query("SELECT 1").ok();
 }
 
+/// One pipeline, where the first query of a transaction sets a parameter for the rest of it.
+#[test]
+fn a_snapshot_that_is_taken_to_set_something_else_seals_first() {
+    let world = World::new();
+    let mut old = world.proxy.holder(1);
+    old.query("SELECT 1").ok();
+    let mut new = repeatable(&world, 2);
+    let set = run("SELECT set_config('app.tenant', $1, true)", &["5"]);
+    new.send(&[set, flush()].concat());
+    new.read_until(b'C');
+    old.query(WRITE).refused("RF001");
+    let rest = [bind("", "", &["6"]), execute("", 0), run(READ, &[]), sync()];
+    let told = new.ask(&rest.concat()).ok();
+    assert_eq!(told.rows, [["6"], ["first"]]);
+}
+
 #[test]
 fn a_session_that_is_held_read_only_is_let_go_before_an_early_snapshot_only() {
     let world = World::with(|setup| setup.with("unmatched = \"reject\""));

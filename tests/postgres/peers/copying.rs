@@ -62,6 +62,53 @@ fn a_copy_that_fails_before_it_begins_is_ready_once() {
     });
 }
 
+/// A Query has a ReadyForQuery of its own, whichever Sync is ignored.
+#[test]
+fn a_sync_behind_a_query_that_copies_is_not_answered() {
+    Three::new().hear_the_same(|client| {
+        table(client);
+        let copy = query("COPY t FROM STDIN");
+        let (data, done) = (copy_data(b"1\n"), copy_done());
+        for behind in [
+            [sync(), data.clone(), done.clone()].concat(),
+            [data.clone(), sync(), sync(), data.clone(), done.clone()].concat(),
+            [sync(), copy_fail("changed my mind")].concat(),
+            [flush(), sync(), done.clone()].concat(),
+        ] {
+            client.ask(&[copy.clone(), behind.clone()].concat());
+            client.query("SELECT * FROM t");
+            // What follows at once is answered, too.
+            client.ask(&[copy.clone(), behind, query("SELECT 'behind'")].concat());
+            client.answer();
+            client.send(&[copy.clone(), sync()].concat());
+            copying(client);
+            client.ask(&done);
+        }
+        client.ask(
+            &[
+                copy,
+                data.clone(),
+                done.clone(),
+                sync(),
+                query("SELECT 'end'"),
+            ]
+            .concat(),
+        );
+        client.answer();
+        client.answer();
+        // Two in one text, with a Sync within the data of the second.
+        let both = query("COPY t FROM STDIN; COPY t FROM STDIN");
+        let (one, two) = ([data, done].concat(), [sync(), copy_done()].concat());
+        client.ask(&[both.clone(), one.clone(), two.clone()].concat());
+        client.send(&both);
+        copying(client);
+        client.send(&one);
+        copying(client);
+        client.ask(&two);
+        client.query("SELECT * FROM t");
+    });
+}
+
 #[test]
 fn the_client_may_give_up() {
     Three::new().hear_the_same(|client| {

@@ -22,9 +22,9 @@ pub use decoder::{Decoder, Next, Side};
 pub use first::{FirstPacket, Opening, StartupPacket, Version};
 pub use frontend::{Bind, BindHead, ClosedKind, FrontendMessage, Parse};
 pub use write::{
-    backend_key_data, bind, cancel_request, close_statement, copy_fail, error_response, flush,
-    message, notice_response, parse, query, rewrite_bind, rewrite_parse, rewrite_startup,
-    sasl_mechanisms, ssl_request, startup, sync, terminate,
+    backend_key_data, bind, cancel_request, close_portal, close_statement, copy_fail,
+    error_response, execute, flush, message, notice_response, parse, query, rewrite_bind,
+    rewrite_parse, rewrite_startup, sasl_mechanisms, ssl_request, startup, sync, terminate,
 };
 
 /// Most bytes of a message that is given whole; a longer one streams.

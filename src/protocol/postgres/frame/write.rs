@@ -100,9 +100,26 @@ pub fn bind(portal: &[u8], statement: &[u8]) -> Vec<u8> {
     message(b'B', &payload)
 }
 
+/// `E` of all rows.
+pub fn execute(portal: &[u8]) -> Vec<u8> {
+    let mut payload = vec![];
+    push_text(&mut payload, portal);
+    payload.extend_from_slice(&[0; 4]);
+    message(b'E', &payload)
+}
+
 /// `C` of a prepared statement.
 pub fn close_statement(name: &[u8]) -> Vec<u8> {
-    let mut payload = vec![b'S'];
+    close(b'S', name)
+}
+
+/// `C` of a portal.
+pub fn close_portal(name: &[u8]) -> Vec<u8> {
+    close(b'P', name)
+}
+
+fn close(kind: u8, name: &[u8]) -> Vec<u8> {
+    let mut payload = vec![kind];
     push_text(&mut payload, name);
     message(b'C', &payload)
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use super::early::begin;
 use super::span::{Origin, Span, Step};
 use super::{
-    Considered, Forward, Kind, Message, Name, Prepared, REFUSED_NAME, REFUSED_TEXT, Run, Session,
-    lexing,
+    Considered, Forward, Kind, Message, Name, OWN_NAME, Prepared, REFUSED_NAME, REFUSED_TEXT, Run,
+    Session, lexing,
 };
 use crate::protocol::postgres::classify::{Class, SessionControl, Statement};
 use crate::protocol::postgres::frame::{self, ClosedKind};
@@ -138,6 +139,7 @@ impl Session {
         self.rolled_back = false;
         self.asked = run.tickets.clone();
         let statement = &run.statement;
+        self.declares |= statement.opens.is_some();
         let unknown = statement.executes.is_some() && run.executed.is_empty();
         let mut all = run.executed.iter().chain([statement]);
         if unknown || all.any(|it| lexing::may_set(it)) {
@@ -158,6 +160,10 @@ impl Session {
     /// The message is refused with this ErrorResponse: what is to be sent instead of it.
     pub fn refuse(&mut self, considered: &Considered, error: Vec<u8>) -> Vec<u8> {
         let mut send = vec![];
+        if self.open_span().is_some_and(|span| span.failed) {
+            // The server would skip it up to the Sync, as it would what it is refused for.
+            return send;
+        }
         let in_transaction = self.ahead.scope.in_transaction() || self.rolled_back;
         let rolls_back = considered.commits() && in_transaction;
         self.rolled_back = false;
@@ -203,6 +209,7 @@ impl Session {
                 self.statements.await_one(&name, prepared, self.open_id());
             }
             Name::Portal(name, portal) => self.portals.await_one(&name, portal, self.open_id()),
+            Name::Begun(name, shown) => self.portals.change(&name, |it| begin(it, &shown)),
             Name::CommentUsed => {
                 let used = |prepared: &mut Prepared| prepared.comment = Tickets::default();
                 self.statements.change(b"", used);
@@ -318,27 +325,56 @@ impl Session {
         Some(send)
     }
 
-    /// Runs a query of the proxy, of which the client sees nothing. Only while
+    /// Runs a statement of the proxy, of which the client sees nothing. Only while
     /// [`Session::is_quiet`], and not between a statement and its Sync, which it would commit.
-    pub fn inject_query(&mut self, text: &[u8]) -> Vec<u8> {
+    /// Not by a Query, which would drop the client's unnamed statement and portal.
+    pub fn inject_statement(&mut self, text: &[u8]) -> Vec<u8> {
         let commits = self.in_transaction() && !self.certain.is_explicit();
         assert!(
             self.is_quiet() && !commits,
-            "a query would commit the client's statements"
+            "a statement would commit the client's statements"
         );
-        self.inject(text, Step::Unread)
+        let mut span = self.new_span(Origin::Proxy);
+        let name = || Box::from(OWN_NAME);
+        for step in [
+            // The client's, if it has taken the name.
+            Step::Close(ClosedKind::Statement, name()),
+            Step::Parse(name(), None),
+            Step::Bind(name(), None),
+            Step::Statement(None),
+            Step::Close(ClosedKind::Portal, name()),
+            Step::Close(ClosedKind::Statement, name()),
+        ] {
+            span.push_extended(step);
+        }
+        (span.ended, span.by_sync) = (true, true);
+        self.insert(span);
+        [
+            frame::close_statement(OWN_NAME),
+            frame::parse(OWN_NAME, text),
+            frame::bind(OWN_NAME, OWN_NAME),
+            frame::execute(OWN_NAME),
+            frame::close_portal(OWN_NAME),
+            frame::close_statement(OWN_NAME),
+            frame::sync(),
+        ]
+        .concat()
     }
 
     fn inject(&mut self, text: &[u8], step: Step) -> Vec<u8> {
         let mut span = self.new_span(Origin::Proxy);
         span.ended = true;
         span.steps.push_back(step);
-        // The client's span that waits for its Sync ends after this one.
+        self.insert(span);
+        frame::query(text)
+    }
+
+    /// The client's span that waits for its Sync ends after this one.
+    fn insert(&mut self, span: Span) {
         let at = match self.spans.back() {
             Some(open) if !open.ended => self.spans.len() - 1,
             _ => self.spans.len(),
         };
         self.spans.insert(at, span);
-        frame::query(text)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::early::{Looks, cut_head, only_sets};
 use super::span::{Span, SpanId, Step};
 use super::state::{Act, State};
-use super::{Bound, Considered, Kind, Message, Name, Path, Prepared, Run, Session};
+use super::{Bound, Considered, Kind, Message, Name, Path, Prepared, Run, Session, commits};
 use crate::protocol::postgres::classify::{
     Class, Classified, SessionControl, Statement, TransactionControl, Unreadable,
 };
@@ -32,6 +32,7 @@ impl Session {
             Message::Bind(bind) => self.consider_bind(bind.head(), Some(bind)),
             Message::BindHead(head) => self.consider_bind(head, None),
             Message::Execute(portal) => self.consider_execute(portal),
+            Message::ExecuteSome(portal) => self.consider_beginning(portal),
             Message::FunctionCall => Ok(self.consider_function()),
             Message::Describe(kind, name) => Ok(self.consider_describe(kind, name)),
             Message::Close(kind, name) => Ok(self.one_step(Step::Close(kind, name.into()))),
@@ -214,6 +215,7 @@ impl Session {
         let only_sets = considered.kind == Kind::Extended && only_sets(statement);
         if let Class::Session(SessionControl::Fetch(name)) = &statement.class {
             self.check_fetched(name.as_bytes(), state, &shown)?;
+            self.begin_portal(considered, name.as_bytes(), &shown)?;
         }
         if statement.opens.is_some() && !state.cursors.has_room() {
             return Err(Refusal::invalid("the session has too many cursors"));
@@ -363,7 +365,7 @@ impl Session {
         })
     }
 
-    fn consider_execute(&self, portal: &[u8]) -> Result<Considered, Refusal> {
+    pub(super) fn consider_execute(&self, portal: &[u8]) -> Result<Considered, Refusal> {
         let mut considered = self.considered(Kind::Extended);
         considered.asks = self.asks();
         let found = self.portals.candidates(portal, self.open_id());
@@ -396,6 +398,7 @@ impl Session {
                 }
                 bound.check_shown(run)?;
             }
+            self.check_executed(portal, &state)?;
             considered.may_commit |= self.may_commit(&considered.runs, &state);
             if let Class::Unknown(_) = statement.class {
                 considered.steps.push(Step::Statement(None));
@@ -467,20 +470,6 @@ fn check_acts(bound: &[&Bound]) -> Result<(), Refusal> {
         ));
     }
     Ok(())
-}
-
-/// Whether a statement may make effective what was written, or writes outside of its transaction.
-fn commits(statement: &Statement) -> bool {
-    let control = matches!(
-        &statement.class,
-        Class::Transaction(
-            TransactionControl::Commit { .. }
-                | TransactionControl::Prepare(_)
-                | TransactionControl::CommitPrepared(_)
-                | TransactionControl::RollbackPrepared(_)
-        )
-    );
-    control || statement.class == Class::Maintenance || statement.may_commit_inside()
 }
 
 /// The statements that earlier runs of the same text prepare under a name.

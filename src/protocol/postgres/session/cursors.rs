@@ -7,7 +7,9 @@ use std::sync::Arc;
 use super::span::Step;
 use super::state::{Shown, State, shows_more};
 use super::{Bound, Session};
-use crate::protocol::postgres::classify::{Class, OpenedCursor, Statement, Unreadable};
+use crate::protocol::postgres::classify::{
+    Class, OpenedCursor, SessionControl, Statement, Unreadable,
+};
 use crate::protocol::postgres::ticket::Tickets;
 use crate::protocol::refusal::Refusal;
 
@@ -77,6 +79,28 @@ fn is_later(then: &Shown, shown: &Shown) -> bool {
     shows_more(then, shown.iter().flat_map(Tickets::as_slice))
 }
 
+impl Bound {
+    /// The cursor that it fetches from.
+    fn fetches(&self) -> Option<&[u8]> {
+        match &self.prepared.statement.as_deref()?.class {
+            Class::Session(SessionControl::Fetch(name)) => Some(name.as_bytes()),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a portal of this statement may do more than read as SQL fetches from it.
+fn acts(statement: &Statement) -> bool {
+    match &statement.class {
+        Class::Read => false,
+        // What a cursor does counted when it was opened.
+        Class::Session(control) => {
+            !matches!(control, SessionControl::Show(_) | SessionControl::Fetch(_))
+        }
+        _ => true,
+    }
+}
+
 impl Session {
     /// A ticket that a cursor was not opened under is late for it.
     pub(super) fn check_fetched(
@@ -85,24 +109,55 @@ impl Session {
         state: &State,
         shown: &Shown,
     ) -> Result<(), Refusal> {
-        let found = self.portals.candidates(name, self.open_id());
-        let bound: Vec<&Bound> = found.known.iter().copied().flat_map(|it| &**it).collect();
-        let late = match bound.is_empty() {
-            true => state.fetches_late(name, shown),
-            // A Bind that is on its way may fail.
-            false => {
-                let declared = state.cursors.is_late(name, shown) == Some(true);
-                declared || bound.iter().any(|it| it.is_late(shown))
+        for name in self.fetched_by(name) {
+            let bound = self.bound(name);
+            let late = match bound.is_empty() {
+                true => state.fetches_late(name, shown),
+                // A Bind that is on its way may fail.
+                false => {
+                    let declared = state.cursors.is_late(name, shown) == Some(true);
+                    declared || bound.iter().any(|it| it.is_late(shown))
+                }
+            };
+            if late || self.is_behind() && self.may_stay_late(name, shown) {
+                return Err(Refusal::invalid(
+                    "a ticket is set before the cursor is opened that is read under it: what it \
+                     reads was fixed then",
+                ));
             }
-        };
-        let stays = self.is_behind() && self.may_stay_late(name, shown);
-        match late || stays {
-            false => Ok(()),
-            true => Err(Refusal::invalid(
-                "a ticket is set before the cursor is opened that is read under it: what it reads \
-                 was fixed then",
-            )),
         }
+        Ok(())
+    }
+
+    /// A name, and those that portals of it fetch from.
+    pub(super) fn fetched_by<'n>(&'n self, name: &'n [u8]) -> Vec<&'n [u8]> {
+        let mut names = vec![name];
+        let mut at = 0;
+        while let Some(name) = names.get(at).copied() {
+            for fetched in self.bound(name).iter().filter_map(|it| it.fetches()) {
+                if !names.contains(&fetched) {
+                    names.push(fetched);
+                }
+            }
+            at += 1;
+        }
+        names
+    }
+
+    /// What the portal of a name may be.
+    pub(super) fn bound(&self, name: &[u8]) -> Vec<&Bound> {
+        let found = self.portals.candidates(name, self.open_id());
+        found.known.into_iter().flat_map(|it| &**it).collect()
+    }
+
+    /// What has a portal's name may be a cursor: one of the two is not there any more, or not yet.
+    pub(super) fn check_executed(&self, name: &[u8], state: &State) -> Result<(), Refusal> {
+        // Nothing is declared without a name.
+        if !self.declares || name.is_empty() {
+            return Ok(());
+        }
+        let shown = [self.settings().tickets.clone(), Tickets::default()];
+        self.check_fetched(name, state, &shown)
     }
 
     /// Whether a cursor of this name may be open that a ticket is late for, where what closes or
@@ -125,7 +180,7 @@ impl Session {
     pub(super) fn fetched(&self) -> Option<Arc<Statement>> {
         let acts = |bound: &Arc<[Bound]>| {
             let mut statements = bound.iter().map(|it| it.prepared.statement.as_ref());
-            statements.any(|it| it.is_some_and(|it| it.class != Class::Read))
+            statements.any(|it| it.is_some_and(|it| acts(it)))
         };
         let any = self.portals.any_named(acts);
         any.then(|| Arc::new(Statement::unreadable(Unreadable::Failed, 0)))

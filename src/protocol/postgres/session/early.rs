@@ -5,6 +5,9 @@
 //! by that of its DECLARE (`PortalStart`). So what is shown then is presented before they are
 //! forwarded, and a ticket that comes later is late.
 //!
+//! Other statements that return rows are carried out by the first Execute or FETCH of their portal,
+//! and the rows are kept (`FillPortalStore`): for what is left of them a later ticket is late, too.
+//!
 //! Looking can also act: a domain's check runs as a value is read, by Bind or within a literal of
 //! Parse. Where the database has such types the shell takes these messages for runs of their
 //! statements.
@@ -15,11 +18,11 @@ use std::sync::Arc;
 
 use super::span::Step;
 use super::state::{Shown, shows_more};
-use super::{Bound, Considered, Message, Prepared, Run, Session};
-use crate::protocol::postgres::classify::{Class, Statement};
+use super::{Bound, Considered, Message, Name, Prepared, Run, Session};
+use crate::protocol::postgres::classify::{Argument, Class, Statement};
 use crate::protocol::postgres::frame::{BindHead, ClosedKind};
 use crate::protocol::postgres::identifier::cut_bytes;
-use crate::protocol::postgres::ticket::Tickets;
+use crate::protocol::postgres::ticket::{Tickets, is_parameter};
 use crate::protocol::refusal::Refusal;
 
 /// What a message does with a snapshot.
@@ -27,7 +30,7 @@ use crate::protocol::refusal::Refusal;
 pub(super) enum Looks {
     /// It takes none.
     Not,
-    /// It sets parameters and reads nothing.
+    /// It sets parameters, a ticket among them, and reads nothing.
     ToSet,
     /// It analyses or plans what will read by another one, if there is more than one.
     Ahead,
@@ -40,7 +43,7 @@ impl Looks {
     pub(super) fn at<'s>(mut statements: impl Iterator<Item = &'s Statement> + Clone) -> Looks {
         match statements.clone().any(looks) {
             false => Looks::Not,
-            true if statements.all(only_sets) => Looks::ToSet,
+            true if statements.all(|it| only_sets(it) && may_set_ticket(it)) => Looks::ToSet,
             true => Looks::Ahead,
         }
     }
@@ -68,6 +71,14 @@ pub(super) fn only_sets(statement: &Statement) -> bool {
     !uses.set_configs.is_empty() && sets && !reads
 }
 
+fn may_set_ticket(statement: &Statement) -> bool {
+    let mut calls = statement.uses.set_configs.iter();
+    calls.any(|call| match &call.name {
+        Argument::Text(name, _) => is_parameter(name),
+        _ => true,
+    })
+}
+
 /// Whether a portal of a statement reads by the snapshot that its Bind takes (`PORTAL_ONE_SELECT`).
 fn reads_as_of_bind(statement: &Statement) -> bool {
     statement.operation == "SELECT" || matches!(statement.class, Class::Unknown(_))
@@ -87,20 +98,76 @@ impl Bound {
         seen.is_some_and(|seen| shows_more(seen, texts()))
     }
 
+    /// Whether what it reads is fixed when it begins to run.
+    fn begins(&self) -> bool {
+        let statement = self.prepared.statement.as_deref();
+        self.shown.is_none() && statement.is_some_and(|it| !only_sets(it))
+    }
+
     /// A ticket that it was not bound under is late for it.
     pub(super) fn check_shown(&self, run: &Run) -> Result<(), Refusal> {
         let late = self.is_late(&[run.tickets.clone(), run.comment.clone()]);
         match late && !only_sets(&run.statement) {
             false => Ok(()),
             true => Err(Refusal::invalid(
-                "a ticket is set before the portal is bound that reads under it: what it reads was \
-                 fixed then",
+                "a ticket is set before the portal is bound, or begun, that reads under it: what it \
+                 reads was fixed then",
             )),
         }
     }
 }
 
+/// What a portal may be begins to run while these are shown.
+pub(super) fn begin(bound: &mut Arc<[Bound]>, shown: &Shown) {
+    if bound.iter().any(Bound::begins) {
+        let begins = Arc::make_mut(bound).iter_mut().filter(|it| it.begins());
+        begins.for_each(|it| it.shown = Some(shown.clone()));
+    }
+}
+
 impl Session {
+    /// An Execute behind which the rest of the rows may be asked for.
+    pub(super) fn consider_beginning(&self, portal: &[u8]) -> Result<Considered, Refusal> {
+        let mut considered = self.consider_execute(portal)?;
+        let shown = match considered.runs.as_slice() {
+            [] => return Ok(considered),
+            [run] => [run.tickets.clone(), run.comment.clone()],
+            // Which of them runs is not certain.
+            [run, ..] => [run.tickets.clone(), Tickets::default()],
+        };
+        self.begin_portal(&mut considered, portal, &shown)?;
+        Ok(considered)
+    }
+
+    /// A portal runs, maybe not to its end, while these are shown, and what it fetches from.
+    pub(super) fn begin_portal(
+        &self,
+        considered: &mut Considered,
+        portal: &[u8],
+        shown: &Shown,
+    ) -> Result<(), Refusal> {
+        let texts = || shown.iter().flat_map(Tickets::as_slice);
+        for portal in self.fetched_by(portal) {
+            if !self.bound(portal).into_iter().any(Bound::begins) {
+                continue;
+            }
+            // In the same text.
+            let earlier = |name: &Name| match name {
+                Name::Begun(name, seen) => **name == *portal && shows_more(seen, texts()),
+                _ => false,
+            };
+            if considered.names.iter().any(earlier) {
+                return Err(Refusal::invalid(
+                    "a ticket is set behind the statement that begins the portal that is read \
+                     under it",
+                ));
+            }
+            let begun = Name::Begun(portal.into(), shown.clone());
+            considered.names.push(begun);
+        }
+        Ok(())
+    }
+
     /// What is presented before a message that takes a snapshot, and what its snapshot is taken
     /// under.
     pub(super) fn early(&self, looks: Looks, comment: &Tickets) -> (Shown, Option<Shown>) {
@@ -132,7 +199,7 @@ impl Session {
         let run = |it: &Prepared| {
             let statement = it.statement.as_ref()?;
             let types = !statement.uses.casts.is_empty() || !statement.uses.types.is_empty();
-            if looks == Looks::ToSet && !types {
+            if only_sets(statement) && !types {
                 return None;
             }
             Some(Run {
@@ -183,6 +250,7 @@ impl<'m> Message<'m> {
             }
             Message::Describe(kind, name) => Message::Describe(kind, cut_bytes(name)),
             Message::Execute(portal) => Message::Execute(cut_bytes(portal)),
+            Message::ExecuteSome(portal) => Message::ExecuteSome(cut_bytes(portal)),
             Message::Close(kind, name) => Message::Close(kind, cut_bytes(name)),
             other => other,
         }

@@ -79,6 +79,9 @@ pub const REFUSED_TEXT: &[u8] = b"ringfence: refused";
 /// The statement's name under which the server refuses it, so that the unnamed one stays.
 const REFUSED_NAME: &[u8] = b"ringfence: refused";
 
+/// Under which the proxy runs a statement of its own, so that the client's unnamed ones stay.
+const OWN_NAME: &[u8] = b"ringfence: own";
+
 /// A message of the client, as far as the session looks.
 #[derive(Clone, Copy, Debug)]
 pub enum Message<'m> {
@@ -94,6 +97,8 @@ pub enum Message<'m> {
     Describe(ClosedKind, &'m [u8]),
     /// `E`: the portal.
     Execute(&'m [u8]),
+    /// `E` of so many rows: the portal may go on later.
+    ExecuteSome(&'m [u8]),
     /// `C`: of which kind, and the name.
     Close(ClosedKind, &'m [u8]),
     /// `S`.
@@ -160,6 +165,8 @@ enum Kind {
 enum Name {
     Statement(Box<[u8]>, Prepared),
     Portal(Box<[u8]>, Arc<[Bound]>),
+    /// What this portal reads is read while these are shown.
+    Begun(Box<[u8]>, Shown),
     /// The comment of the unnamed statement is used up.
     CommentUsed,
 }
@@ -182,7 +189,7 @@ struct Bound {
     changes: Vec<Change>,
     /// The path of its Bind, where the server resolves the names of what it can plan.
     search_path: Path,
-    /// What was shown when it was bound, where what it reads was fixed then.
+    /// What was shown when what it reads was fixed: as it was bound, or began to run.
     shown: Option<Shown>,
 }
 
@@ -230,6 +237,8 @@ pub struct Session {
     copying: bool,
     /// A statement was prepared that calls set_config.
     sets_config: bool,
+    /// A cursor was declared.
+    declares: bool,
     /// The client believes in a transaction that the proxy rolled back, and was not told yet.
     rolled_back: bool,
     /// The client goes on with a pipeline that the proxy has ended: the server would have skipped
@@ -263,6 +272,7 @@ impl Session {
             portals: Names::new(),
             copying: false,
             sets_config: false,
+            declares: false,
             rolled_back: false,
             skips: false,
             begins_again: false,
@@ -405,6 +415,20 @@ pub struct Forward {
     pub before: Vec<u8>,
     /// After it.
     pub after: Vec<u8>,
+}
+
+/// Whether a statement may make effective what was written, or writes outside of its transaction.
+pub fn commits(statement: &Statement) -> bool {
+    let control = matches!(
+        &statement.class,
+        Class::Transaction(
+            TransactionControl::Commit { .. }
+                | TransactionControl::Prepare(_)
+                | TransactionControl::CommitPrepared(_)
+                | TransactionControl::RollbackPrepared(_)
+        )
+    );
+    control || statement.class == Class::Maintenance || statement.may_commit_inside()
 }
 
 /// Whether a statement forgets prepared statements: one by name, or all.

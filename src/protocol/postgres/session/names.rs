@@ -5,7 +5,7 @@
 //! exception is a Parse or Bind in the span that is still open: where that fails, the server skips
 //! whatever comes behind it in the span.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::SpanId;
 
@@ -17,8 +17,8 @@ pub const NAMES_MAX: usize = 100_000;
 #[cfg_attr(test, derive(Clone, PartialEq))]
 pub(super) struct Names<T> {
     certain: Certain<T>,
-    /// In the order in which the server will answer.
-    awaited: Vec<Awaited<T>>,
+    /// In the order in which the server will answer: the first goes first, however many there are.
+    awaited: VecDeque<Awaited<T>>,
     /// The number of the next one that is awaited.
     next: u64,
     /// What was awaited before this number may be something else.
@@ -108,7 +108,7 @@ impl<T: PartialEq> Names<T> {
     pub(super) fn new() -> Names<T> {
         Names {
             certain: Certain::new(),
-            awaited: vec![],
+            awaited: VecDeque::new(),
             next: 0,
             unknown_before: 0,
             distrusted: false,
@@ -147,7 +147,7 @@ impl<T: PartialEq> Names<T> {
 
     /// What a name means, if that is certain in a message that would join the open span.
     pub(super) fn only(&self, name: &[u8], open: Option<SpanId>) -> Option<&T> {
-        let awaited = self.awaited.iter().rfind(|it| *it.name == *name);
+        let awaited = self.awaited.iter().rev().find(|it| *it.name == *name);
         let Some(it) = awaited else {
             return self.certain.get(name);
         };
@@ -164,7 +164,7 @@ impl<T: PartialEq> Names<T> {
 
     /// A message of the extended protocol makes it, or SQL does (`skips` is `None`).
     pub(super) fn await_one(&mut self, name: &[u8], value: T, skips: Option<SpanId>) {
-        self.awaited.push(Awaited {
+        self.awaited.push_back(Awaited {
             name: name.into(),
             value,
             number: self.next,
@@ -175,10 +175,10 @@ impl<T: PartialEq> Names<T> {
 
     /// The server made the oldest awaited of this name.
     pub(super) fn confirm(&mut self, name: &[u8]) {
-        let Some(at) = self.awaited.iter().position(|it| *it.name == *name) else {
+        let at = self.awaited.iter().position(|it| *it.name == *name);
+        let Some(it) = at.and_then(|at| self.awaited.remove(at)) else {
             return;
         };
-        let it = self.awaited.remove(at);
         if it.number < self.unknown_before {
             self.certain.remove(name);
         } else {

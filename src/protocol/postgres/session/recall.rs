@@ -57,6 +57,8 @@ enum What {
     Bind(Arc<Statement>),
     /// Of the unnamed portal.
     Execute(Arc<[Bound]>),
+    /// The same of so many rows.
+    ExecuteSome(Arc<[Bound]>),
 }
 
 impl What {
@@ -66,7 +68,8 @@ impl What {
             (What::Query(one), What::Query(other)) | (What::Bind(one), What::Bind(other)) => {
                 Arc::ptr_eq(one, other)
             }
-            (What::Execute(one), What::Execute(other)) => Arc::ptr_eq(one, other),
+            (What::Execute(one), What::Execute(other))
+            | (What::ExecuteSome(one), What::ExecuteSome(other)) => Arc::ptr_eq(one, other),
             _ => false,
         }
     }
@@ -75,7 +78,7 @@ impl What {
     fn is_plain(&self) -> bool {
         match self {
             What::Query(statement) | What::Bind(statement) => is_plain(statement),
-            What::Execute(bound) => match &**bound {
+            What::Execute(bound) | What::ExecuteSome(bound) => match &**bound {
                 [bound] => bound.changes.is_empty() && bound.prepared.is_plain(),
                 _ => false,
             },
@@ -196,6 +199,10 @@ impl Session {
             Message::Execute(b"") => {
                 let bound = self.portals.only(b"", self.open_id())?;
                 Some(What::Execute(Arc::clone(bound)))
+            }
+            Message::ExecuteSome(b"") => {
+                let bound = self.portals.only(b"", self.open_id())?;
+                Some(What::ExecuteSome(Arc::clone(bound)))
             }
             _ => None,
         }

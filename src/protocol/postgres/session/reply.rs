@@ -2,7 +2,7 @@
 
 use super::span::{Origin, Span, SpanId, Step};
 use super::state::{Act, Shown};
-use super::{Session, forgets};
+use super::{Session, commits, forgets};
 use crate::protocol::postgres::classify::{Class, SessionControl, TransactionControl};
 use crate::protocol::postgres::frame::{BackendMessage, ClosedKind, TransactionStatus};
 
@@ -33,16 +33,20 @@ pub struct Reply {
     /// No transaction is open after this span, or what was open of it can only be rolled back: its
     /// permits and those of earlier spans end.
     pub ended: Option<SpanId>,
+    /// What was done up to here may be committed, though another transaction may be open already.
+    pub committed: bool,
 }
 
 impl Reply {
     const PASS: Reply = Reply {
         deliver: Deliver::Pass,
         ended: None,
+        committed: false,
     };
     const SWALLOW: Reply = Reply {
         deliver: Deliver::Swallow,
         ended: None,
+        committed: false,
     };
 }
 
@@ -51,7 +55,7 @@ impl Session {
     pub fn reply(&mut self, message: &BackendMessage<'_>) -> Result<Reply, Unexpected> {
         let origin = self.spans.front().map(|span| span.origin);
         let hidden = matches!(origin, Some(Origin::Proxy | Origin::ProxyForClient));
-        let told = match hidden {
+        let mut told = match hidden {
             true => Reply::SWALLOW,
             false => Reply::PASS,
         };
@@ -65,7 +69,9 @@ impl Session {
             BackendMessage::Notice(_) => return Ok(told),
             BackendMessage::Error(fields) => return self.failed(fields.is_fatal(), told),
             BackendMessage::ReadyForQuery(status) => return self.ready(*status),
-            BackendMessage::CommandComplete { tag } => self.complete(*tag == b"ROLLBACK")?,
+            BackendMessage::CommandComplete { tag } => {
+                told.committed = self.complete(*tag == b"ROLLBACK")?;
+            }
             BackendMessage::EmptyQueryResponse | BackendMessage::PortalSuspended => {
                 self.complete(false)?;
             }
@@ -120,14 +126,23 @@ impl Session {
         span.take().ok_or(Unexpected { what })
     }
 
-    /// A statement is complete; `rolled_back`: its tag is ROLLBACK.
-    fn complete(&mut self, rolled_back: bool) -> Result<(), Unexpected> {
-        match self.take_step("CommandComplete")? {
-            Step::Statement(Some(act)) => self.confirm(&act, rolled_back),
+    /// A statement is complete; `rolled_back`: its tag is ROLLBACK. Whether it may have committed.
+    fn complete(&mut self, rolled_back: bool) -> Result<bool, Unexpected> {
+        let step = self.take_step("CommandComplete")?;
+        if let Some(span) = self.spans.front_mut() {
+            span.end_copy();
+        }
+        match step {
+            Step::Statement(Some(act)) => {
+                self.confirm(&act, rolled_back);
+                return Ok(commits(&act.statement) && !rolled_back);
+            }
             Step::Statement(None) => {}
             Step::RollBack => {
                 self.certain.end(false, false);
+                self.end_portals();
                 self.predict();
+                return Ok(false);
             }
             Step::Unread => {
                 // There may be more of it.
@@ -135,9 +150,10 @@ impl Session {
                     span.steps.push_front(Step::Unread);
                 }
             }
-            _ => return unexpected("CommandComplete").map(|_| ()),
+            _ => return unexpected("CommandComplete").map(|_| false),
         }
-        Ok(())
+        // It was not read.
+        Ok(true)
     }
 
     /// Whether something that was forwarded with what the server answers now, or behind it, may
@@ -155,6 +171,7 @@ impl Session {
         );
         if commits && rolled_back {
             // COMMIT of a failed transaction.
+            self.end_portals();
             let chain = matches!(
                 statement.class,
                 Class::Transaction(TransactionControl::Commit { chain: true })
@@ -165,6 +182,12 @@ impl Session {
             if let Some(opened) = &statement.opens {
                 // It has succeeded: there was none of this name.
                 self.certain.cursors.close(Some(&opened.name));
+                self.portals.remove(opened.name.as_bytes());
+            }
+            match closes(&statement.class) {
+                Some(Some(name)) => self.portals.remove(name.as_bytes()),
+                Some(None) => self.end_portals(),
+                None => {}
             }
             self.certain.apply(act);
         }
@@ -289,16 +312,27 @@ impl Session {
             self.predict();
         }
         let ended = (status == TransactionStatus::Idle).then_some(span.id);
-        if ended.is_some() && self.spans.is_empty() {
-            // Portals end with their transaction.
-            self.portals.clear(false);
-            self.ahead.cursors.clone_from(&self.certain.cursors);
+        if ended.is_some() {
+            self.end_portals();
+            if self.spans.is_empty() {
+                self.ahead.cursors.clone_from(&self.certain.cursors);
+            }
         }
         let deliver = match span.origin {
             Origin::Client | Origin::ProxyForClient => Deliver::Pass,
             Origin::ClientContinued | Origin::Proxy => Deliver::Swallow,
         };
-        Ok(Reply { deliver, ended })
+        Ok(Reply {
+            deliver,
+            ended,
+            committed: false,
+        })
+    }
+
+    /// Portals end with their transaction. Those on their way are awaited yet.
+    fn end_portals(&mut self) {
+        let distrusted = self.is_distrusted();
+        self.portals.clear(distrusted);
     }
 
     /// The server takes CopyData: it ignores every Sync before the end of the data, so the spans
@@ -307,8 +341,10 @@ impl Session {
         let Some(mut span) = self.spans.pop_front() else {
             return unexpected("CopyInResponse").map(|_| ());
         };
+        // A Query has a ReadyForQuery of its own.
+        let by_query = span.ended && !span.by_sync;
         while !span.steps.contains(&Step::CopyEnd) {
-            let Some(next) = self.spans.pop_front() else {
+            let Some(mut next) = self.spans.pop_front() else {
                 break;
             };
             let begins_with_end = next.steps.front() == Some(&Step::CopyEnd);
@@ -316,10 +352,23 @@ impl Session {
                 // The server takes the next message for a breach of the protocol.
                 return unexpected("CopyInResponse").map(|_| ());
             }
+            if by_query {
+                span.steps.extend(next.steps.pop_front());
+                if begins_with_end && (next.ended || !next.steps.is_empty()) {
+                    // Only the end of the data is the Query's.
+                    self.spans.push_front(next);
+                }
+                continue;
+            }
             span.steps.extend(next.steps);
             span.extended += next.extended;
+            span.refused |= next.refused;
+            span.rolls_back |= next.rolls_back;
             (span.ended, span.by_sync) = (next.ended, next.by_sync);
+            // The ReadyForQuery is that one's, and ends what was noted for it.
+            (span.id, span.origin) = (next.id, next.origin);
         }
+        span.copies = true;
         self.copying = !span.steps.contains(&Step::CopyEnd);
         if self.copying && span.by_sync {
             (span.ended, span.by_sync) = (false, false);
@@ -354,6 +403,21 @@ impl Session {
             }
         }
         self.ahead = state;
+    }
+}
+
+/// Whether a statement, once done, has closed portals: one by name, or all. Whoever ends a
+/// transaction has, whether or not another one follows.
+fn closes(class: &Class) -> Option<Option<&str>> {
+    match class {
+        Class::Transaction(
+            TransactionControl::Commit { .. }
+            | TransactionControl::Rollback { .. }
+            | TransactionControl::Prepare(_),
+        )
+        | Class::Session(SessionControl::DiscardAll) => Some(None),
+        Class::Session(SessionControl::CloseCursor(name)) => Some(name.as_deref()),
+        _ => None,
     }
 }
 

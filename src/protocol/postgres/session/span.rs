@@ -70,6 +70,9 @@ pub(super) struct Span {
     /// How many of the first steps are the extended protocol's: after an error in one of those the
     /// server skips to a Sync, after one in a simple Query it does not.
     pub(super) extended: usize,
+    /// The server takes data for the first step, or has taken it: the first end of data is that
+    /// one's.
+    pub(super) copies: bool,
     /// The server told an error: it skips to the end of the span.
     pub(super) failed: bool,
     /// An error is on its way that the proxy has asked for: what comes up to the Sync is skipped.
@@ -87,6 +90,7 @@ impl Span {
             ended: false,
             by_sync: false,
             extended: 0,
+            copies: false,
             failed: false,
             refused: false,
             rolls_back: false,
@@ -101,6 +105,16 @@ impl Span {
         }
         self.extended = self.extended.saturating_sub(1);
         self.steps.pop_front()
+    }
+
+    /// The first step is complete: what comes next may copy, too.
+    pub(super) fn end_copy(&mut self) {
+        let end = |step: &Step| *step == Step::CopyEnd;
+        if std::mem::take(&mut self.copies)
+            && let Some(at) = self.steps.iter().position(end)
+        {
+            self.steps.remove(at);
+        }
     }
 
     pub(super) fn push_extended(&mut self, step: Step) {

@@ -77,7 +77,7 @@ pub fn shown<'t>(tickets: impl IntoIterator<Item = (&'t LockName, Token)>) -> St
     text
 }
 
-fn is_parameter(name: &str) -> bool {
+pub(super) fn is_parameter(name: &str) -> bool {
     name.eq_ignore_ascii_case(PARAMETER)
 }
 

@@ -7,7 +7,7 @@ use super::unseen::Unseen;
 use crate::protocol::postgres::classify::{
     Class, RelationName, SessionControl, Statement, TransactionControl,
 };
-use crate::protocol::postgres::session::{Run, SpanId};
+use crate::protocol::postgres::session::{Run, SpanId, commits};
 use crate::proxy::postgres::catalog::Database;
 use crate::proxy::postgres::prepared::{Prepared, Use};
 
@@ -135,8 +135,12 @@ impl Drop for Recorded {
 /// What is awaited of the spans on their way.
 #[derive(Default)]
 pub(super) struct Effects {
-    /// The catalog may have changed when this span has ended.
+    /// The catalog may have changed when this span has ended, and has with each COMMIT before.
     defined: Option<SpanId>,
+    /// A COMMIT of that was forwarded in this span.
+    commits: Option<SpanId>,
+    /// It may have been committed long before that is told, at the end of this span.
+    late: Option<SpanId>,
     /// There may be tables of other servers when this span has ended.
     made_foreign: Option<SpanId>,
     /// Names may mean such a table until this span has ended.
@@ -205,6 +209,44 @@ impl Effects {
         let ends = ending.ends_prepared.drain(..);
         self.names
             .extend(ends.map(|(gid, used)| named(false, gid, used)));
+    }
+
+    /// What a message runs may commit what was defined. Where more of its span follows, or goes on
+    /// in the same statement, the server tells late: it may keep its answers until it is through.
+    pub(super) fn note_commits(&mut self, runs: &[Run], span: SpanId, database: &Database) {
+        if self.defined.is_none() && self.made_foreign.is_none() {
+            return;
+        }
+        for run in runs {
+            let mut all = run.executed.iter().chain([&run.statement]);
+            if self.commits == Some(span) || all.any(|it| it.may_commit_inside()) {
+                self.late = Some(span);
+            }
+            if commits(&run.statement) {
+                self.commits = Some(span);
+            }
+        }
+        if self.late == Some(span) && !runs.is_empty() {
+            self.committed(database);
+        }
+    }
+
+    /// What was defined may have been committed, though its session is not idle.
+    pub(super) fn committed(&self, database: &Database) {
+        if self.defined.is_some() {
+            database.outdated();
+        }
+        if self.made_foreign.is_some() {
+            database.note_foreign_tables();
+        }
+    }
+
+    /// The server is through with the spans before this one.
+    pub(super) fn through(&mut self, awaited: Option<SpanId>, database: &Database) {
+        let through = |late: &mut SpanId| awaited.is_none_or(|awaited| awaited > *late);
+        if self.late.take_if(through).is_some() {
+            self.committed(database);
+        }
     }
 
     /// Whether nothing is on its way that changes what statements need.

@@ -115,7 +115,7 @@ impl Session {
     }
 
     fn hold(&mut self, held: Held, by: &[u8]) -> bool {
-        let bytes = self.core.inject_query(by);
+        let bytes = self.core.inject_statement(by);
         self.backend.send(&bytes);
         self.held = held;
         true

@@ -30,7 +30,7 @@ mod unseen;
 mod weigh;
 
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -61,6 +61,10 @@ use crate::proxy::slots::Slots;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Most bytes of a client's that wait to be dealt with: one whole message, and a read.
 const UNREAD_BYTES_MAX: usize = 2 * WAITING_BYTES_MAX;
+/// Most messages of a client's that are dealt with before other sessions have their turn.
+const TURN_MESSAGES_MAX: usize = 512;
+/// Most times that both sides are read before that: each read has at most 64 KiB.
+const TURN_ROUNDS_MAX: usize = 4;
 
 /// Serves one client until either side ends.
 pub(super) async fn serve(listener: Arc<Listener>, visit: Visit) {
@@ -130,6 +134,36 @@ async fn run(session: Box<Session>, shutdown: &mut tokio::sync::watch::Receiver<
 struct Silent {
     client: bool,
     backend: bool,
+}
+
+/// How much more is done before other sessions have their turn.
+struct Turn {
+    messages: usize,
+    rounds: usize,
+}
+
+impl Default for Turn {
+    fn default() -> Turn {
+        Turn {
+            messages: TURN_MESSAGES_MAX,
+            rounds: TURN_ROUNDS_MAX,
+        }
+    }
+}
+
+impl Turn {
+    /// Another message of the client's. `false`: it waits for the next turn.
+    fn take_message(&mut self) -> bool {
+        let some = self.messages > 0;
+        self.messages = self.messages.saturating_sub(1);
+        some
+    }
+
+    /// Ends a round.
+    fn is_over(&mut self) -> bool {
+        self.rounds = self.rounds.saturating_sub(1);
+        self.messages == 0 || self.rounds == 0
+    }
 }
 
 struct Session {
@@ -241,6 +275,7 @@ impl Session {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_cancelled(cx);
         let mut silent = Silent::default();
+        let mut turn = Turn::default();
         loop {
             let mut moved = self.poll_receive_backend(&mut silent, cx);
             moved |= self.poll_receive_client(&mut silent, cx);
@@ -248,7 +283,7 @@ impl Session {
             // Before the next message: a transaction of an older token ends first.
             moved |= self.is_revoked() && self.poll_revocation(cx);
             moved |= self.settle_held();
-            moved |= self.take_requests();
+            moved |= self.take_requests(&mut turn);
             moved |= self.poll_send_backend(cx);
             moved |= self.poll_send_client(cx);
             moved |= self.poll_phase(cx);
@@ -259,6 +294,11 @@ impl Session {
             }
             if !moved {
                 return Poll::Pending;
+            }
+            if turn.is_over() {
+                // Behind the others, and behind what has come for them: a task that only wakes
+                // itself keeps its worker from looking for that.
+                return pin!(tokio::task::yield_now()).poll(cx);
             }
         }
     }

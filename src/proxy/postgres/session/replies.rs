@@ -17,6 +17,15 @@ pub(super) enum Delivered {
     Dropped,
 }
 
+/// How far bytes of the server were read.
+#[derive(Default)]
+struct Read {
+    at: usize,
+    /// Where what was not delivered yet begins: messages that follow each other to the client are
+    /// copied at once.
+    run: usize,
+}
+
 #[derive(Debug, thiserror::Error)]
 enum OutOfStep {
     #[error(transparent)]
@@ -30,10 +39,14 @@ impl Session {
     pub(super) fn take_replies(&mut self) {
         // Out of the way of everything that is called with its bytes.
         let bytes = std::mem::take(&mut self.backend.received);
-        match self.take_replies_from(&bytes) {
-            Ok(taken) => {
+        let mut read = Read::default();
+        let outcome = self.take_replies_from(&bytes, &mut read);
+        // What came before something that is out of step is the client's all the same.
+        self.deliver(&bytes[read.run..read.at]);
+        match outcome {
+            Ok(()) => {
                 self.backend.received = bytes;
-                self.backend.consume(taken);
+                self.backend.consume(read.at);
             }
             Err(error) => {
                 tracing::error!(%error, "the backend's answers are out of step");
@@ -42,12 +55,9 @@ impl Session {
         }
     }
 
-    fn take_replies_from(&mut self, bytes: &[u8]) -> Result<usize, OutOfStep> {
-        let mut at = 0;
-        // Messages that follow each other to the client are copied at once.
-        let mut run = 0;
-        while at < bytes.len() {
-            let next = self.replies.next(&bytes[at..])?;
+    fn take_replies_from(&mut self, bytes: &[u8], read: &mut Read) -> Result<(), OutOfStep> {
+        while read.at < bytes.len() {
+            let next = self.replies.next(&bytes[read.at..])?;
             let (message, begins) = match next {
                 Next::More { .. } => break,
                 Next::Whole { tag, payload, .. } => {
@@ -59,38 +69,37 @@ impl Session {
                 Next::Begin { tag, .. } => (BackendMessage::streamed(tag), true),
                 Next::Part { raw, left, .. } => {
                     if self.delivered == Some(Delivered::Dropped) {
-                        self.deliver(&bytes[run..at]);
-                        run = at + raw.len();
+                        self.deliver(&bytes[read.run..read.at]);
+                        read.run = read.at + raw.len();
                     }
-                    at += raw.len();
+                    read.at += raw.len();
                     if left == 0 {
                         self.delivered = None;
                     }
                     continue;
                 }
             };
-            let end = at + next.consumed();
+            let end = read.at + next.consumed();
             let delivered = match self.take_reply(&message)? {
                 Deliver::Pass => Delivered::Passed,
                 Deliver::Swallow => {
-                    self.deliver(&bytes[run..at]);
-                    run = end;
+                    self.deliver(&bytes[read.run..read.at]);
+                    read.run = end;
                     Delivered::Dropped
                 }
                 Deliver::Replace(instead) => {
-                    self.deliver(&bytes[run..at]);
+                    self.deliver(&bytes[read.run..read.at]);
                     self.deliver(&instead);
-                    run = end;
+                    read.run = end;
                     Delivered::Dropped
                 }
             };
             if begins && !self.replies.is_between_messages() {
                 self.delivered = Some(delivered);
             }
-            at = end;
+            read.at = end;
         }
-        self.deliver(&bytes[run..at]);
-        Ok(at)
+        Ok(())
     }
 
     /// Nobody listens behind the last words.
@@ -110,6 +119,13 @@ impl Session {
             self.effects.completed(self.core.awaited_span(), tag);
         }
         let reply = self.core.reply(message)?;
+        if reply.committed {
+            self.effects.committed(&self.database);
+        }
+        if let BackendMessage::ReadyForQuery(_) = message {
+            let awaited = self.core.awaited_span();
+            self.effects.through(awaited, &self.database);
+        }
         if let Some(span) = reply.ended {
             self.flights.ended(span);
             self.made.clear();

@@ -10,7 +10,7 @@ use super::effects::Ending;
 use super::end::Phase;
 use super::hide::{Hidden, Watch};
 use super::weigh::{Weighed, operation_of};
-use super::{Session, WAITING_BYTES_MAX};
+use super::{Session, Turn, WAITING_BYTES_MAX};
 use crate::config::Mode;
 use crate::protocol::postgres::classify::{Classified, Unreadable};
 use crate::protocol::postgres::frame::{BindHead, FrameError, FrontendMessage, Next, Parse};
@@ -49,13 +49,13 @@ struct Raw<'b> {
 
 impl Session {
     /// Deals with what has come, as far as it can now. Whether something was done.
-    pub(super) fn take_requests(&mut self) -> bool {
+    pub(super) fn take_requests(&mut self, turn: &mut Turn) -> bool {
         if self.client.received.is_empty() || !self.takes_requests() {
             return false;
         }
         // Out of the way of everything that is called with its bytes.
         let bytes = std::mem::take(&mut self.client.received);
-        let taken = self.take_from(&bytes);
+        let taken = self.take_from(&bytes, turn);
         if !self.phase.has_client() {
             return true;
         }
@@ -80,9 +80,9 @@ impl Session {
     }
 
     /// How many bytes were dealt with.
-    fn take_from(&mut self, bytes: &[u8]) -> usize {
+    fn take_from(&mut self, bytes: &[u8], turn: &mut Turn) -> usize {
         let mut at = 0;
-        while at < bytes.len() && self.takes_requests() {
+        while at < bytes.len() && self.takes_requests() && turn.take_message() {
             // A message that is looked at again is decoded again.
             let mut decoder = self.requests.clone();
             let next = match decoder.next(&bytes[at..]) {
@@ -175,8 +175,12 @@ impl Session {
                 let message = Message::Parse(parse.statement, parse.text, &classified);
                 self.take(message, hidden, raw)
             }
-            FrontendMessage::Execute { portal, .. } => {
-                self.take(Message::Execute(portal), Hidden::AsIs, raw)
+            FrontendMessage::Execute { portal, rows_max } => {
+                let message = match rows_max > 0 {
+                    true => Message::ExecuteSome(portal),
+                    false => Message::Execute(portal),
+                };
+                self.take(message, Hidden::AsIs, raw)
             }
             FrontendMessage::Describe { kind, name } => {
                 self.take(Message::Describe(kind, name), Hidden::AsIs, raw)
@@ -350,6 +354,8 @@ impl Session {
         self.backend.send(bytes);
         self.backend.send(&forward.after);
         self.effects.note(&mut ending, span);
+        self.effects
+            .note_commits(&considered.runs, span, &self.database);
         if ending.distrusts {
             self.core.distrust();
             self.acting_cursors.note(&considered.runs, span);

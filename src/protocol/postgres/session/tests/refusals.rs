@@ -85,3 +85,23 @@ fn what_comes_behind_a_refusal_is_dropped_up_to_the_sync() {
     it.ready(I);
     assert_eq!(it.0.skip(Message::Execute(b"")), None);
 }
+
+#[test]
+fn what_is_refused_in_a_failed_pipeline_is_skipped() {
+    let mut it = Driven::new();
+    it.did("BEGIN", "BEGIN", T);
+    it.run("SELECT 1 / 0");
+    it.reply(BackendMessage::ParseComplete);
+    it.error();
+    let considered = it.consider_query("UPDATE t SET a = 1").unwrap();
+    assert_eq!(it.0.refuse(&considered, b"RF001".to_vec()), b"");
+    let considered = it.0.consider(Message::FunctionCall).unwrap();
+    assert_eq!(it.0.refuse(&considered, b"RF001".to_vec()), b"");
+    // Nor does a COMMIT of it end anything.
+    let considered = it.consider_query("COMMIT").unwrap();
+    assert_eq!(it.0.refuse(&considered, b"RF001".to_vec()), b"");
+    it.sync();
+    it.ready(E);
+    assert!(it.0.is_quiet() && it.0.in_block());
+    it.did("ROLLBACK", "ROLLBACK", I);
+}

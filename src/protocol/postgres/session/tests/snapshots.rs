@@ -80,3 +80,146 @@ fn a_name_in_another_encoding_may_be_any_cursor() {
     set(&mut it, "b");
     it.0.consider(Message::Execute(b"\xe9")).unwrap_err();
 }
+
+#[test]
+fn a_portal_ends_with_its_transaction_whatever_follows() {
+    let ways: [&[&str]; 4] = [
+        &["COMMIT AND CHAIN"],
+        &["ROLLBACK", "BEGIN"],
+        &["SAVEPOINT s", "CLOSE ALL"],
+        &["DISCARD ALL", "BEGIN"],
+    ];
+    for texts in ways {
+        let mut it = under("a");
+        it.did("BEGIN", "BEGIN", T);
+        it.parse("", "SHOW search_path");
+        it.bind("p", "");
+        it.sync();
+        it.reply(BackendMessage::ParseComplete);
+        it.reply(BackendMessage::BindComplete);
+        it.ready(T);
+        assert_eq!(it.execute("p").runs[0].statement.operation, "SHOW");
+        it.sync();
+        it.done("SHOW");
+        it.ready(T);
+        it.query(&texts.join("; "));
+        for text in texts {
+            it.done(text);
+        }
+        it.ready(T);
+        // What the server knows of it is not known here.
+        assert_eq!(it.execute("p").runs[0].statement.operation, "unknown");
+    }
+}
+
+#[test]
+fn a_portal_that_may_have_ended_hides_no_cursor() {
+    let mut it = under("a");
+    it.parse("", "SHOW search_path");
+    it.bind("p", "");
+    it.sync();
+    it.query("BEGIN; DECLARE p CURSOR FOR SELECT 1");
+    set(&mut it, "b");
+    // None of it is answered yet.
+    it.0.consider(Message::Execute(b"p")).unwrap_err();
+}
+
+/// In a block, bound and not begun.
+fn with_portal(text: &str) -> Driven {
+    let mut it = under("a");
+    it.did("BEGIN", "BEGIN", T);
+    it.parse("", text);
+    it.bind("p", "");
+    it.sync();
+    it
+}
+
+#[test]
+fn a_portal_is_begun_by_whatever_reads_some_of_it() {
+    let later = "SET LOCAL ringfence.token = 'b'";
+    for text in [
+        "EXECUTE s",
+        "UPDATE t SET a = 1 RETURNING a",
+        "EXPLAIN SELECT 1",
+    ] {
+        // All of it, and nothing is answered yet.
+        let mut it = with_portal(text);
+        it.send(Message::ExecuteSome(b"p"));
+        it.query(later);
+        it.0.consider(Message::Execute(b"p")).unwrap_err();
+        it.0.consider(Message::ExecuteSome(b"p")).unwrap_err();
+        it.consider_query("FETCH p").unwrap_err();
+        // What is bound anew begins anew.
+        it.parse("", text);
+        it.bind("p", "");
+        it.execute("p");
+        let mut it = with_portal(text);
+        it.query("FETCH p");
+        it.query(later);
+        it.0.consider(Message::Execute(b"p")).unwrap_err();
+        // In one text.
+        let it = with_portal(text);
+        let both = format!("FETCH p; {later}; FETCH p");
+        it.consider_query(&both).unwrap_err();
+        it.consider_query(&format!("{later}; FETCH p; FETCH p"))
+            .unwrap();
+        // By way of another one.
+        let mut it = with_portal(text);
+        it.parse("", "FETCH p");
+        it.bind("q", "");
+        it.query("FETCH q");
+        it.query(later);
+        it.0.consider(Message::Execute(b"p")).unwrap_err();
+        // Begun under the later one.
+        let mut it = with_portal(text);
+        it.query(later);
+        it.send(Message::ExecuteSome(b"p"));
+        it.execute("p");
+    }
+}
+
+/// The same pointer must not stand for what was begun.
+#[test]
+fn a_portal_that_was_begun_is_not_recalled_as_one_that_was_not() {
+    let update = "UPDATE t SET a = 1 RETURNING a";
+    let mut it = under("a");
+    it.parse("s", update);
+    it.sync();
+    it.reply(BackendMessage::ParseComplete);
+    it.ready(I);
+    let bound = |it: &mut Driven| {
+        it.bind("", "s");
+        it.reply(BackendMessage::BindComplete);
+    };
+    for _ in 0..2 {
+        // Not begun before the ticket: it is remembered that nothing is wrong with that.
+        it.did("BEGIN", "BEGIN", T);
+        bound(&mut it);
+        it.parse("set", "SET LOCAL ringfence.token = 'b'");
+        it.bind("set", "set");
+        it.execute("set");
+        it.execute("");
+        it.send(Message::Close(super::ClosedKind::Statement, b"set"));
+        it.sync();
+        it.ran("SET");
+        it.done("UPDATE 1");
+        it.reply(BackendMessage::CloseComplete);
+        it.ready(T);
+        it.did("ROLLBACK", "ROLLBACK", I);
+        // Begun before it.
+        it.did("BEGIN", "BEGIN", T);
+        bound(&mut it);
+        it.send(Message::ExecuteSome(b""));
+        it.parse("set", "SET LOCAL ringfence.token = 'b'");
+        it.bind("set", "set");
+        it.execute("set");
+        super::consider(&mut it.0, Message::Execute(b"")).unwrap_err();
+        it.send(Message::Close(super::ClosedKind::Statement, b"set"));
+        it.sync();
+        it.reply(BackendMessage::PortalSuspended);
+        it.ran("SET");
+        it.reply(BackendMessage::CloseComplete);
+        it.ready(T);
+        it.did("ROLLBACK", "ROLLBACK", I);
+    }
+}

@@ -358,3 +358,26 @@ fn a_ticket_is_late_for_what_was_opened_before_it() {
     it.did("DECLARE c CURSOR FOR SELECT * FROM t", "DECLARE CURSOR", T);
     assert!(it.consider_query("FETCH c").is_ok());
 }
+
+#[test]
+fn a_commit_is_told_when_it_is_confirmed() {
+    let mut it = Driven::new();
+    let confirmed = |it: &mut Driven, tag: &[u8]| {
+        let reply = it.0.reply(&BackendMessage::CommandComplete { tag });
+        reply.unwrap().committed
+    };
+    it.query("CREATE VIEW v AS SELECT 1; COMMIT AND CHAIN; COMMIT; DO ''; ROLLBACK");
+    let tags: [(&[u8], bool); 5] = [
+        (b"CREATE VIEW", false),
+        (b"COMMIT", true),
+        (b"ROLLBACK", false),
+        (b"DO", true),
+        (b"ROLLBACK", false),
+    ];
+    for (tag, commits) in tags {
+        assert_eq!(confirmed(&mut it, tag), commits);
+    }
+    assert_eq!(it.ready(I), Some(1));
+    it.query("SELEC");
+    assert!(confirmed(&mut it, b"COMMIT"));
+}

@@ -1,0 +1,88 @@
+//! What a session has defined counts for every other one from its COMMIT on, though its own is not
+//! idle then: it goes on in another transaction, in a pipeline, or in the same text.
+
+use crate::client::Client;
+use crate::client::send::{copy_data, copy_done, flush, query, run, sync};
+use crate::stack::{ORDERS, eventually, sign};
+use crate::world::World;
+
+/// A view that leaves the guarded table alone, and the same that shows it.
+const HARMLESS: &str = "CREATE OR REPLACE VIEW seen AS SELECT id, note FROM plain";
+const GUARDED: &str = "CREATE OR REPLACE VIEW seen AS SELECT id, note FROM orders";
+
+const ACTS: &str = "DO $$ BEGIN \
+     EXECUTE 'CREATE OR REPLACE VIEW seen AS SELECT id, note FROM orders'; COMMIT; \
+     PERFORM pg_sleep(2); END $$";
+
+fn holder(world: &World) -> Client {
+    let ticket = sign(&world.proxy.key, "orders", 1);
+    Client::connect_with(world.proxy.address(), &[("ringfence.token", &ticket)])
+}
+
+/// Whoever has no ticket does not write through the view once it shows the guarded table.
+#[track_caller]
+fn is_known(before: &[&str], bytes: &[u8], heard: impl Fn(&mut Client)) {
+    let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+    let mut holder = holder(&world);
+    holder.query(HARMLESS).ok();
+    let mut other = world.proxy.client();
+    let write = "UPDATE seen SET note = 'written'";
+    other.query(write).ok();
+    for sql in before {
+        holder.query(sql).ok();
+    }
+    holder.send(bytes);
+    heard(&mut holder);
+    let mut direct = world.direct();
+    let shows = "SELECT pg_get_viewdef('seen'::regclass) LIKE '%orders%'";
+    eventually("the COMMIT", || direct.query(shows).value() == "t");
+    other.query(write).refused("RF002");
+    assert_eq!(world.order(), "first");
+}
+
+fn ready(client: &mut Client) {
+    client.answer().ok();
+}
+
+#[test]
+fn a_definition_counts_though_another_transaction_follows() {
+    is_known(&["BEGIN", GUARDED], &query("COMMIT AND CHAIN"), ready);
+    is_known(&[], &query(&format!("{GUARDED}; COMMIT; BEGIN")), ready);
+    let goes_on = query("COMMIT; BEGIN; SELECT 1");
+    is_known(&["BEGIN", GUARDED], &goes_on, ready);
+    let piped = [GUARDED, "COMMIT", "BEGIN"].map(|sql| run(sql, &[]));
+    is_known(&[], &[piped.concat(), sync()].concat(), ready);
+}
+
+#[test]
+fn a_definition_counts_before_the_sync_of_its_pipeline() {
+    let piped = [GUARDED, "COMMIT"].map(|sql| run(sql, &[])).concat();
+    let flushed = [piped.clone(), flush()].concat();
+    is_known(&[], &flushed, |client| {
+        client.read_until(b'C');
+        client.read_until(b'C');
+    });
+    let fails = [piped, run("SELECT 1/0", &[])].concat();
+    is_known(&[], &fails, |client| {
+        client.read_until(b'E');
+    });
+}
+
+/// The server keeps back that it has committed until it is through.
+#[test]
+fn a_definition_counts_while_what_committed_it_runs_on() {
+    let text = format!("{GUARDED}; COMMIT; SELECT pg_sleep(2)");
+    is_known(&[], &query(&text), |_| {});
+    let slow = [GUARDED, "COMMIT", "SELECT pg_sleep(2)"].map(|sql| run(sql, &[]));
+    is_known(&[], &[slow.concat(), sync()].concat(), |_| {});
+    is_known(&[], &query(ACTS), |_| {});
+}
+
+/// What comes behind the data joins the span that the ignored Sync did not end.
+#[test]
+fn a_definition_counts_behind_a_copy_whose_sync_is_ignored() {
+    let copy = [run("COPY plain FROM STDIN", &[]), sync()].concat();
+    let data = [copy_data(b"5\tx\n"), copy_done()].concat();
+    let bytes = [copy, data, run(GUARDED, &[]), sync()].concat();
+    is_known(&[], &bytes, ready);
+}

@@ -11,9 +11,9 @@
 # Root runs everything of Postgres's as the user of its package.
 #
 # RINGFENCE_POSTGRES_SUITE_TREE names a source tree of Postgres instead, of any version, which was
-# configured with a --prefix, built and installed: make install, and the same with -C
-# src/test/regress, src/test/isolation, contrib/spi; and src/test/modules/libpq_pipeline built, where
-# there is one. DIFFERENCES.md is about Debian's version, and names others.
+# configured with a --prefix, built and installed: make install, the same with -C contrib/spi, and
+# src/test/regress, src/test/isolation and src/test/modules/libpq_pipeline, where there is one,
+# built. DIFFERENCES.md is about Debian's version, and names others.
 set -euo pipefail
 
 . "$(dirname "$0")/servers.sh"
@@ -105,8 +105,8 @@ use_tree() {
         cp "$pipeline/libpq_pipeline" "$work/"
     fi
     bin="$prefix/bin" libraries="$prefix/lib"
-    testers="$("$bin/pg_config" --pgxs)"
-    testers="${testers%/makefiles/*}/test"
+    # Not all versions install them. The user of the server must be able to enter.
+    testers="$tree/src/test"
     major="$("$bin/pg_config" --version | sed -E 's/^PostgreSQL ([0-9]+).*/\1/'): "
 }
 
@@ -115,7 +115,7 @@ export LD_LIBRARY_PATH="$libraries"
 
 # --- The three suites: run_SUITE PORT RESULT MODE
 
-# The names of what passed, and of what failed, from a log of pg_regress, whose form changed with 16.
+# The names of what passed, and of what failed, from a log of pg_regress: its form changed with 16.
 passed() {
     sed -nE -e 's/^(test |     )([A-Za-z0-9_.-]+) +\.\.\. ok .*/\2/p' \
         -e 's/^ok [0-9]+ +[-+] ([A-Za-z0-9_.-]+) .*/\1/p' "$1" | LC_ALL=C sort -u
@@ -129,7 +129,7 @@ run_regress() {
     local port="$1"
     cp -r "$work/source/src/test/regress" "$run/regress"
     # Before version 15 some of the tests are made there.
-    mkdir -p "$run"/regress/out/{sql,expected}
+    mkdir -p "$run"/regress/out/{sql,expected,testtablespace}
     cp -r "$work/lib" "$run/lib"
     [ "$(id -u)" != 0 ] || chown -R postgres: "$run/regress" "$run/lib"
     local schedule=("--schedule=$run/regress/parallel_schedule")

@@ -105,6 +105,15 @@ fn each_way_to_tell_a_password_works_and_a_wrong_one_is_refused_as_directly() {
 #[test]
 fn pg_dump_and_pg_restore_work() {
     let world = World::new();
+    // Volatile, as functions are that are not declared otherwise.
+    for sql in [
+        "CREATE FUNCTION is_email(text) RETURNS boolean LANGUAGE plpgsql AS \
+         $$ BEGIN RETURN $1 LIKE '%@%'; END $$",
+        "CREATE DOMAIN email AS text CHECK (is_email(VALUE))",
+        "CREATE TABLE people (id int, address email)",
+    ] {
+        world.direct().query(sql).ok();
+    }
     let ticket = format!("-c ringfence.token={}", world.proxy.ticket(1));
     let dump = |address: SocketAddr| {
         let text = run(program("pg_dump", address).env("PGOPTIONS", &ticket));

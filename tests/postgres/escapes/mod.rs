@@ -3,6 +3,8 @@
 //! and the client is told.
 
 mod ahead;
+mod calls;
+mod own;
 mod stored;
 mod texts;
 mod unasked;

@@ -2,71 +2,79 @@
 
 use pg_raw_parse::{Node, nodes};
 
-use super::sweep::{Sweep, TooMany};
+use super::statement::Uses;
+use super::sweep::{Sweep, TooMany, is_temporary};
 
-/// Notes whether a definition has texts in its expressions and queries, of which the server makes
-/// values as it looks at it. Nothing else that they name counts: it is not called yet.
-pub(super) fn note_texts(node: Node<'_>, sweep: &mut Sweep) -> Result<(), TooMany> {
-    let mut looked_at = Sweep::default();
-    let is_text = match node {
-        Node::ViewStmt(it) => {
-            looked_at.visit(it.query())?;
-            false
-        }
+/// Notes what a definition names in its expressions and queries: nothing of it is called yet.
+pub(super) fn note_analysed(node: Node<'_>, sweep: &mut Sweep) -> Result<(), TooMany> {
+    let mut found = Sweep::default();
+    match node {
+        Node::ViewStmt(it) => found.visit(it.query())?,
         Node::CreateStmt(it) => {
-            of_table(it, &mut looked_at)?;
-            false
+            of_table(it, &mut found)?;
+            if it.relation().is_some_and(is_temporary) {
+                // Nobody else sees it: what fills it in is the session's own.
+                sweep.uses.functions.clone_from(&found.uses.functions);
+                sweep.uses.operators.clone_from(&found.uses.operators);
+            }
         }
         Node::IndexStmt(it) => {
             for part in it.index_params().iter() {
-                looked_at.visit(part.expr())?;
+                found.visit(part.expr())?;
             }
-            looked_at.visit(it.where_clause())?;
-            false
+            found.visit(it.where_clause())?;
         }
         Node::CreatePolicyStmt(it) => {
-            looked_at.visit(it.qual())?;
-            looked_at.visit(it.with_check())?;
-            false
+            found.visit(it.qual())?;
+            found.visit(it.with_check())?;
         }
         Node::AlterPolicyStmt(it) => {
-            looked_at.visit(it.qual())?;
-            looked_at.visit(it.with_check())?;
-            false
+            found.visit(it.qual())?;
+            found.visit(it.with_check())?;
         }
         Node::CreateDomainStmt(it) => {
             for constraint in it.constraints().iter() {
-                looked_at.visit(Node::Constraint(constraint))?;
+                found.visit(Node::Constraint(constraint))?;
             }
-            false
         }
         Node::CreateFunctionStmt(it) => {
             for parameter in it.parameters().iter() {
-                looked_at.visit(parameter.defexpr())?;
+                found.visit(parameter.defexpr())?;
             }
-            is_in_sql(it)
+            sweep.uses.unread_texts = is_in_sql(it);
         }
         // What an aggregate begins with.
         Node::DefineStmt(it) => {
             let begins = |name: &str| matches!(name, "initcond" | "minitcond");
             let mut options = it.definition().iter();
-            options.any(|option| option.defname().is_some_and(begins))
+            sweep.uses.unread_texts = options.any(|it| it.defname().is_some_and(begins));
         }
-        _ => false,
-    };
-    sweep.uses.texts |= is_text || looked_at.uses.texts;
+        _ => return Ok(()),
+    }
+    let found = found.finish().uses;
+    if found != Uses::default() {
+        sweep.uses.analysed = Some(Box::new(found));
+    }
     Ok(())
 }
 
-fn of_table(it: &nodes::CreateStmt, looked_at: &mut Sweep) -> Result<(), TooMany> {
+fn of_table(it: &nodes::CreateStmt, found: &mut Sweep) -> Result<(), TooMany> {
     for element in it.table_elts().iter() {
-        if let Node::ColumnDef(_) | Node::Constraint(_) = element {
-            looked_at.visit(element)?;
+        match element {
+            Node::ColumnDef(_) | Node::Constraint(_) => found.visit(element)?,
+            Node::TableLikeClause(like) => {
+                found.visit(like.relation().map_or(Node::None, Node::RangeVar))?;
+            }
+            _ => {}
         }
     }
+    for parent in it.inh_relations().iter() {
+        found.visit(parent)?;
+    }
+    found.visit(it.of_typename().map_or(Node::None, Node::TypeName))?;
     let by = it.partspec().into_iter();
     for element in by.flat_map(|it| it.part_params().iter()) {
-        looked_at.visit(element.expr())?;
+        found.visit(element.expr())?;
     }
     Ok(())
 }
@@ -88,6 +96,8 @@ pub(super) fn visit_bounds(
     let Some(bound) = bound else {
         return Ok(());
     };
+    // Numbers, too, are made values of the key's type.
+    sweep.uses.texts = true;
     for list in [bound.listdatums(), bound.lowerdatums(), bound.upperdatums()] {
         for value in list.iter() {
             sweep.visit(value)?;

@@ -3,7 +3,7 @@
 use pg_raw_parse::list::NodeList;
 use pg_raw_parse::{Node, nodes, raw};
 
-use super::analysed::{note_texts, visit_bounds};
+use super::analysed::{note_analysed, visit_bounds};
 use super::statement::{Effect, RelationName, Target};
 use super::sweep::{Sweep, TooMany, is_temporary, qualified};
 use super::utility::{Found, everything, found, nested, on, on_list};
@@ -80,7 +80,7 @@ fn databases(node: Node<'_>, sweep: &mut Sweep) {
 
 pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> {
     databases(node, sweep);
-    note_texts(node, sweep)?;
+    note_analysed(node, sweep)?;
     Ok(match node {
         Node::CreateTableAsStmt(it) => {
             nested("CREATE TABLE AS", it.query(), sweep).and_then(|inner| {

@@ -223,6 +223,12 @@ pub struct Uses {
     /// It has a text or a parameter, of which the server may make a value of any type as it looks
     /// at the statement.
     pub texts: bool,
+    /// It has a NULL, which may be made a value likewise.
+    pub nulls: bool,
+    /// What a definition names in expressions and queries that it does not run yet.
+    pub analysed: Option<Box<Uses>>,
+    /// It has texts in a language that is not looked at, of which the server makes values at once.
+    pub unread_texts: bool,
     /// The statement is `SELECT pg_catalog.pg_export_snapshot()` and no more.
     pub exports_snapshot: bool,
     /// Schemas of objects other than relations that it defines; `None`: the first of the path.

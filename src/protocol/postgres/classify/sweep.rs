@@ -177,7 +177,7 @@ impl Sweep {
     pub(super) fn finish(mut self) -> Sweep {
         self.rows.extend(ROWS.map(Into::into));
         self.uses.whole_rows = !self.columns.is_disjoint(&self.rows)
-            || self.uses.texts && !self.starred.is_disjoint(&self.rows);
+            || (self.uses.texts || self.uses.nulls) && !self.starred.is_disjoint(&self.rows);
         if self.locks_rows {
             self.writes = true;
             for read in &self.uses.reads {
@@ -210,6 +210,7 @@ impl Sweep {
             }
             Node::A_Const(constant) => {
                 self.uses.texts |= matches!(constant.val(), Some(ConstValue::String(_)));
+                self.uses.nulls |= constant.val().is_none();
                 Ok(())
             }
             Node::ParamRef(_) => {

@@ -151,7 +151,10 @@ pub fn redefines(statement: &Statement) -> bool {
 /// statement.
 pub fn shadows_temporary(statement: &Statement) -> bool {
     statement.uses.everything.is_some()
-        || matches!(statement.operation, "CREATE VIEW" | "CREATE RULE" | "ALTER")
+        || matches!(
+            statement.operation,
+            "CREATE VIEW" | "CREATE RULE" | "ALTER" | "CREATE POLICY" | "ALTER POLICY"
+        )
 }
 
 /// Whether a class is a write by itself, whatever it uses.

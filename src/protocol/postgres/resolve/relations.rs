@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::catalog::{Oid, Relation, RelationKind};
-use super::functions::{CallEffect, effect};
+use super::functions::{CallEffect, effect, is_harmless};
 use super::{PostgresRules, View};
 use crate::protocol::postgres::classify::{
-    Class, Effect, RelationName, SessionControl, Statement, Target,
+    Class, Effect, RelationName, SessionControl, Statement, Target, Uses,
 };
 use crate::protocol::postgres::identifier;
 
@@ -83,10 +83,7 @@ impl<'v> Reach<'v> {
         if self.view.redefined && self.names_anything(statement) {
             self.everything("what its names do may have been changed since the catalog was read");
         }
-        if (self.view.catalog.reading_values_acts() || self.view.redefined) && has_texts(statement)
-        {
-            self.everything("a volatile function may check what the server makes of its texts");
-        }
+        self.add_looked_at(statement, rules);
         self.schemas.extend(uses.defines_in.iter().cloned());
         self.databases.extend(uses.databases.iter().cloned());
         self.every_database |= uses.every_database;
@@ -99,14 +96,61 @@ impl<'v> Reach<'v> {
                 self.add_target(target);
             }
         }
+        // Its columns are what it is made of.
+        let makes = makes_table(uses);
+        self.add_given_types(uses, makes);
         for read in &uses.reads {
             let is_cte = read.schema.is_none() && uses.ctes.contains(&read.name);
-            self.add_read(read, is_cte, uses.texts);
-            if uses.whole_rows {
-                self.add_rows(read);
+            self.add_read(read, is_cte);
+        }
+        self.add_calls(uses, rules);
+        if self.view.catalog.acts_unseen() && computes(statement) {
+            self.everything("the server may call a volatile function where none is written");
+        }
+    }
+
+    /// What it looks at and does not run: the server makes values of texts at once.
+    fn add_looked_at(&mut self, statement: &Statement, rules: &PostgresRules) {
+        let uses = &statement.uses;
+        let looked_at = match &statement.class {
+            Class::Session(SessionControl::Prepare { statement, .. }) => Some(&statement.uses),
+            _ => uses.analysed.as_deref(),
+        };
+        const WHY: &str = "a volatile function may check what the server makes of its texts";
+        let acts = self.view.catalog.reading_values_acts();
+        if uses.unread_texts && (acts || self.view.redefined) {
+            self.everything(WHY);
+        }
+        let Some(looked_at) = looked_at else {
+            return;
+        };
+        if looked_at.texts && self.view.redefined {
+            self.everything(WHY);
+        }
+        if acts {
+            let makes = statement.operation == "CREATE TABLE";
+            self.add_given_types(looked_at, makes);
+            self.add_calls(looked_at, rules);
+        }
+    }
+
+    /// What stands beside a column may be given its type, or that of a row; a table that is made of
+    /// others has theirs.
+    fn add_given_types(&mut self, uses: &Uses, makes: bool) {
+        // A table's own columns, as its parts are defined.
+        let defined = uses.targets.iter().filter(|it| it.effect == Effect::Define);
+        let defined = defined.map(|target| &target.relation);
+        let values = uses.texts || uses.nulls || makes;
+        for name in uses.reads.iter().chain(defined) {
+            let candidates = self.candidates(name);
+            let gives = |it: &&Relation| it.gives_acting_type;
+            if values && candidates.iter().any(gives) {
+                self.everything("a volatile function may check what stands beside a column");
+            }
+            if uses.whole_rows || makes {
+                self.add_rows(name);
             }
         }
-        self.add_calls(statement, rules);
     }
 
     /// Whether it names anything that a definition may have changed.
@@ -123,12 +167,20 @@ impl<'v> Reach<'v> {
             Some(schema) => !builtin(schema),
             None => !call.by_syntax,
         });
-        reads || targets || calls || !uses.operators.is_empty() || !uses.casts.is_empty()
+        // What a cursor reads, it may read by something else than when it was declared.
+        let fetches = matches!(statement.class, Class::Session(SessionControl::Fetch(_)));
+        let typed = !uses.casts.is_empty() || !uses.types.is_empty();
+        let other = !uses.operators.is_empty() || !uses.attributes.is_empty();
+        reads || targets || calls || fetches || typed || other
     }
 
-    fn add_calls(&mut self, statement: &Statement, rules: &PostgresRules) {
+    fn add_calls(&mut self, uses: &Uses, rules: &PostgresRules) {
         let catalog = self.view.catalog;
-        for call in &statement.uses.functions {
+        for call in &uses.functions {
+            if catalog.cast_acts(&call.name) {
+                // A type may be called like a function, and is (`FuncNameAsType`).
+                self.everything("it may call a type that a volatile function checks");
+            }
             if rules.is_named_read(call.schema.as_deref(), &call.name) {
                 continue;
             }
@@ -165,45 +217,27 @@ impl<'v> Reach<'v> {
                 },
             }
         }
-        if catalog.json_acts() && statement.uses.functions.iter().any(|call| call.by_syntax) {
+        if catalog.json_acts() && uses.functions.iter().any(|call| call.by_syntax) {
             self.everything("a volatile function may be called where JSON is made");
         }
         let acts = |name: &str| {
             catalog.functions(name).iter().any(|function| {
-                let builtin = &*function.schema == "pg_catalog" && !catalog.json_acts();
-                function.volatile && function.single_argument && !builtin
+                let harmless = &*function.schema == "pg_catalog" && is_harmless(name);
+                function.volatile && function.single_argument && !harmless
             })
         };
         let acts = |name: &str| acts(name) || catalog.cast_acts(name);
-        if statement.uses.attributes.iter().any(|name| acts(name)) {
+        if uses.attributes.iter().any(|name| acts(name)) {
             self.everything("it may call a volatile function in attribute notation");
         }
-        if statement
-            .uses
-            .operators
-            .iter()
-            .any(|name| catalog.operator_acts(name))
-        {
+        if uses.operators.iter().any(|it| catalog.operator_acts(it)) {
             self.everything("it uses an operator with a volatile function");
         }
-        if statement
-            .uses
-            .casts
-            .iter()
-            .any(|name| catalog.cast_acts(name))
-        {
+        if uses.casts.iter().any(|name| catalog.cast_acts(name)) {
             self.everything("it uses a cast with a volatile function");
         }
-        if statement
-            .uses
-            .types
-            .iter()
-            .any(|oid| catalog.type_acts(*oid))
-        {
+        if uses.types.iter().any(|oid| catalog.type_acts(*oid)) {
             self.everything("a parameter of it has a type that a volatile function checks");
-        }
-        if catalog.acts_unseen() && computes(statement) {
-            self.everything("the server may call a volatile function where none is written");
         }
     }
 
@@ -251,11 +285,8 @@ impl<'v> Reach<'v> {
         self.view.made.iter().find(same)
     }
 
-    fn add_read(&mut self, name: &RelationName, is_cte: bool, texts: bool) {
+    fn add_read(&mut self, name: &RelationName, is_cte: bool) {
         let candidates = self.candidates(name);
-        if texts && candidates.iter().any(|it| it.gives_acting_type) {
-            self.everything("a volatile function may check what stands beside a column");
-        }
         if candidates.iter().any(|relation| relation.acts_on_read) {
             self.everything("reading one of its relations may write");
         }
@@ -417,15 +448,10 @@ impl Step {
     }
 }
 
-/// Whether a statement has texts that the server makes values of as it looks at it, and runs
-/// nothing: a definition, or PREPARE.
-fn has_texts(statement: &Statement) -> bool {
-    if let Class::Session(SessionControl::Prepare { statement, .. }) = &statement.class {
-        return statement.uses.texts;
-    }
-    let defines = |target: &Target| matches!(target.effect, Effect::Create { .. } | Effect::Define);
-    let uses = &statement.uses;
-    uses.texts && (!uses.defines_in.is_empty() || uses.targets.iter().any(defines))
+/// CREATE TABLE AS and SELECT INTO, among others: something is created.
+fn makes_table(uses: &Uses) -> bool {
+    let creates = |target: &Target| matches!(target.effect, Effect::Create { .. });
+    uses.targets.iter().any(creates)
 }
 
 /// Whether a statement has values of other types than its literals.

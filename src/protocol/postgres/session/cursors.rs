@@ -54,6 +54,11 @@ impl Cursors {
         }
     }
 
+    /// Whether one is to outlive its transaction.
+    fn will_be_held(&self) -> bool {
+        self.0.iter().any(|cursor| cursor.holds && !cursor.outlives)
+    }
+
     /// The transaction ends.
     pub(super) fn end(&mut self, committed: bool) {
         self.0
@@ -102,6 +107,11 @@ fn acts(statement: &Statement) -> bool {
 }
 
 impl Session {
+    /// Whether a cursor is open that is read at the end of its transaction (WITH HOLD).
+    pub fn will_hold_cursor(&self) -> bool {
+        self.ahead.cursors.will_be_held() || self.certain.cursors.will_be_held()
+    }
+
     /// A ticket that a cursor was not opened under is late for it.
     pub(super) fn check_fetched(
         &self,

@@ -13,7 +13,7 @@ use crate::protocol::postgres::resolve::{Oid, is_harmless};
 use crate::proxy::postgres::control::{ControlError, column};
 
 /// Functions; those that they call by their defaults or are aggregates of; and the types that their
-/// defaults are turned into.
+/// defaults are turned into, or that aggregates keep.
 const FUNCTIONS: &str = "SELECT p.oid, n.nspname, p.proname, \
      p.provolatile = 'v' OR p.prokind = 'p', p.pronargs - p.pronargdefaults <= 1, \
      ARRAY(SELECT m[1]::oid FROM regexp_matches(p.proargdefaults::text, \
@@ -21,7 +21,8 @@ const FUNCTIONS: &str = "SELECT p.oid, n.nspname, p.proname, \
          ARRAY[a.aggtransfn::oid, a.aggfinalfn::oid, a.aggcombinefn::oid, a.aggserialfn::oid, \
          a.aggdeserialfn::oid, a.aggmtransfn::oid, a.aggminvtransfn::oid, a.aggmfinalfn::oid] END, \
      ARRAY(SELECT m[1]::oid FROM regexp_matches(p.proargdefaults::text, \
-         ':(?:resulttype|typid) (\\d+)', 'g') m) \
+         ':(?:resulttype|typid) (\\d+)', 'g') m) || CASE WHEN a.aggfnoid IS NULL THEN '{}' ELSE \
+         ARRAY[a.aggtranstype, a.aggmtranstype] END \
      FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
      LEFT JOIN pg_aggregate a ON a.aggfnoid = p.oid";
 
@@ -53,7 +54,8 @@ const TYPES: &str = "SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd' \
      UNION ALL SELECT (to_jsonb(r) ->> 'rngmultitypid')::oid, rngtypid FROM pg_range r \
          WHERE to_jsonb(r) ? 'rngmultitypid'";
 /// Functions whose arguments or results are turned into a type.
-const OF_TYPES: &str = "SELECT oid, unnest(proargtypes::oid[] || prorettype) FROM pg_proc \
+const OF_TYPES: &str = "SELECT oid, \
+     unnest(coalesce(proallargtypes, proargtypes::oid[]) || prorettype) FROM pg_proc \
      WHERE oid >= 16384";
 const TYPE_NAMES: &str = "SELECT oid, typname FROM pg_type";
 /// By the functions that they call. The planner may take an operator's commutator or negator in its
@@ -63,7 +65,9 @@ const OPERATORS: &str = "SELECT DISTINCT acts.oprcode::oid, o.oprname \
      ON o.oid = acts.oid OR o.oprcom = acts.oid OR o.oprnegate = acts.oid";
 const CASTS: &str = "SELECT castfunc, casttarget, castcontext <> 'e' FROM pg_cast";
 /// What sorts, groups, joins and compares where no operator is written (ORDER BY, DISTINCT).
-const CLASSES: &str = "SELECT amproc::oid FROM pg_amproc UNION \
+/// Functions of the server's internals are written in C, and run nothing.
+const CLASSES: &str = "SELECT amproc::oid FROM pg_amproc JOIN pg_proc p ON p.oid = amproc \
+     WHERE 'internal'::regtype <> ALL (p.proargtypes::oid[] || p.prorettype) UNION \
      SELECT o.oprcode::oid FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr";
 /// Relations whose policies read others.
 const POLICIES: &str = "SELECT DISTINCT p.polrelid, d.refobjid FROM pg_policy p \

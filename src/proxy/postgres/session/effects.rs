@@ -28,6 +28,8 @@ pub(super) struct Ending {
     pub(super) redefines: bool,
     /// A temporary name may stand for something else behind it.
     pub(super) shadows: bool,
+    /// It opens a cursor that is read at its transaction's end.
+    pub(super) holds: bool,
     /// Temporary relations that it makes.
     pub(super) temporary: Vec<Box<str>>,
     /// Plain tables of its transaction that the catalog does not have yet, behind it.
@@ -52,6 +54,7 @@ impl Ending {
             || self.shifts
             || self.redefines
             || self.shadows
+            || self.holds
             || self.unseen > Unseen::Nothing;
         let made = self.temporary.len() + self.made.len() + self.created.len();
         let prepared = self.prepares.len() + self.ends_prepared.len();

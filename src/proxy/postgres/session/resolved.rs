@@ -339,6 +339,8 @@ pub(super) fn names_existing(statement: &Statement, made: &[RelationName]) -> bo
         || !uses.functions.is_empty()
         || !uses.operators.is_empty()
         || !uses.casts.is_empty()
+        || !uses.types.is_empty()
+        || !uses.attributes.is_empty()
         || uses.everything.is_some()
         || statement.executes.is_some()
 }

@@ -132,7 +132,7 @@ impl Session {
             .iter()
             .any(|run| !run.tickets.is_empty());
         match self.known_catalog() {
-            Some(catalog) if !catalog.reading_values_acts() => none(),
+            Some(catalog) if !catalog.reading_values_acts() && !self.effects.redefined() => none(),
             // Whoever holds enough need not wait for it.
             None if !holds => {
                 self.begin_loading(None);
@@ -215,7 +215,12 @@ impl Session {
             if self.acting_cursors.are_read_by(&run.statement) {
                 ending.distrust();
             }
-            let needed = self.locks_of(run, &mut ending)?;
+            let mut needed = self.locks_of(run, &mut ending)?;
+            if self.holds_what_changed(run, &mut ending) {
+                // It is read at the transaction's end.
+                ending.distrust();
+                needed = self.locks_of_anything()?;
+            }
             let of_run = self.claims_of(run, &needed)?;
             if let Some(lock) = missing(&needed, &of_run) {
                 return Err(Refusal::missing(lock.clone()).into());
@@ -243,6 +248,13 @@ impl Session {
             }
             false => Ok((needs, ending)),
         }
+    }
+
+    /// Whether a cursor is held over the transaction's end though what it reads by was redefined.
+    fn holds_what_changed(&self, run: &Run, ending: &mut Ending) -> bool {
+        ending.holds |= run.statement.opens.as_ref().is_some_and(|it| it.holds);
+        let redefined = ending.redefines || self.effects.redefined();
+        redefined && (ending.holds || self.core.will_hold_cursor())
     }
 
     /// The locks that a run needs a current ticket for.

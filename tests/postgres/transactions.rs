@@ -170,3 +170,53 @@ fn what_an_older_holder_prepared_is_never_committed_after_the_seal() {
         assert_eq!(world.direct().query(left).value(), "0");
     }
 }
+
+/// What frameworks do in one transaction, on a table that no rule covers.
+#[test]
+fn a_migration_of_other_tables_needs_no_ticket() {
+    let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+    let mut client = world.proxy.client();
+    for sql in [
+        "DROP TABLE IF EXISTS items, nowhere.at_all",
+        "DROP VIEW IF EXISTS shown",
+        "DROP INDEX IF EXISTS by_note",
+        "BEGIN",
+        "DROP TABLE IF EXISTS items",
+        "CREATE TYPE state AS ENUM ('new', 'old')",
+        "CREATE TABLE items (id int PRIMARY KEY, s state DEFAULT 'new', note text DEFAULT 'x')",
+        "CREATE INDEX ON items (note) WHERE note = 'x'",
+        "ALTER TABLE plain ADD COLUMN more int",
+        "CREATE INDEX ON plain (more)",
+        "ALTER TABLE plain ALTER COLUMN more SET DEFAULT 7",
+        "ALTER TABLE plain ALTER COLUMN more SET NOT NULL",
+        "INSERT INTO plain VALUES (1, 'x', 1)",
+        "INSERT INTO items (id) VALUES (1)",
+        "UPDATE plain SET more = 2 WHERE id = 1",
+        "COMMIT",
+    ] {
+        let told = client.query(sql);
+        assert_eq!(told.code(), "", "{sql}: {told:?}");
+    }
+}
+
+/// In one transaction with a key by which a deletion reaches the guarded table.
+#[test]
+fn a_key_that_comes_with_a_column_counts_at_once() {
+    let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+    for sql in [
+        "CREATE TABLE top (id int PRIMARY KEY)",
+        "CREATE TABLE middle (id int PRIMARY KEY)",
+        "INSERT INTO top VALUES (1)",
+        "INSERT INTO middle VALUES (1)",
+        "ALTER TABLE orders ADD FOREIGN KEY (id) REFERENCES middle ON DELETE CASCADE",
+    ] {
+        world.direct().query(sql).ok();
+    }
+    let mut client = world.proxy.client();
+    client.query("BEGIN").ok();
+    let adds = "ALTER TABLE middle ADD COLUMN t int DEFAULT 1 REFERENCES top ON DELETE CASCADE";
+    client.query(adds).ok();
+    client.query("DELETE FROM top").refused("RF002");
+    client.query("ROLLBACK").ok();
+    assert_eq!(world.order(), "first");
+}

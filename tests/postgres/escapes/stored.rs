@@ -63,6 +63,19 @@ fn what_is_stored_turns_something_into_a_type() {
 }
 
 #[test]
+fn the_default_of_a_domain_fills_a_new_column() {
+    refused_and_would_act(
+        &world(),
+        &types_and(&[
+            "CREATE DOMAIN filled AS int DEFAULT sneak()",
+            "INSERT INTO plain VALUES (1)",
+        ]),
+        &["ALTER TABLE plain ADD COLUMN more filled"],
+        LOOKS,
+    );
+}
+
+#[test]
 fn where_json_is_made_a_cast_to_it_acts() {
     let world = world();
     let mut acts = vec![

@@ -168,7 +168,8 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
             let found = object("CREATE DOMAIN", None, sweep);
             redefining(found, sweep)
         }
-        Node::CreateEnumStmt(_) | Node::CreateRangeStmt(_) => object("CREATE TYPE", None, sweep),
+        Node::CreateEnumStmt(_) => object("CREATE ENUM", None, sweep),
+        Node::CreateRangeStmt(_) => object("CREATE TYPE", None, sweep),
         // Aggregates, operators, types, collations, text search.
         Node::DefineStmt(_) => {
             let found = object("CREATE", None, sweep);
@@ -199,7 +200,7 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
         if command.behavior == raw::DropBehavior::DROP_CASCADE {
             sweep.everything("CASCADE may reach any relation");
         }
-        sweep.uses.redefines |= !keeps_names(command.subtype);
+        sweep.uses.redefines |= !keeps_names(command.subtype) || adds_key(command);
         match command.def() {
             // ATTACH and DETACH PARTITION, INHERIT and NO INHERIT.
             Node::PartitionCmd(part) => {
@@ -212,6 +213,18 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
         }
     }
     on("ALTER TABLE", it.relation(), Effect::Define, sweep)
+}
+
+/// Whether a new column comes with a foreign key: deletions elsewhere then reach the table.
+fn adds_key(command: &nodes::AlterTableCmd) -> bool {
+    let Node::ColumnDef(column) = command.def() else {
+        return false;
+    };
+    let mut parts = column.constraints().iter();
+    parts.any(|part| match part {
+        Node::Constraint(part) => part.contype == raw::ConstrType::CONSTR_FOREIGN,
+        _ => false,
+    })
 }
 
 /// Whether a part of ALTER TABLE leaves what statements on the table reach as it is.

@@ -102,6 +102,8 @@ pub struct CatalogParts {
     pub functions: Vec<Function>,
     /// Names of operators whose function is volatile and not pg_catalog's.
     pub acting_operators: Vec<Box<str>>,
+    /// Names of domains whose default calls a volatile function.
+    pub acting_defaults: Vec<Box<str>>,
     /// Names of types that a volatile function casts to, or checks.
     pub acting_casts: Vec<Box<str>>,
     /// A volatile function casts, or compares, where no cast and no operator is written.
@@ -126,6 +128,7 @@ pub struct Catalog {
     references: HashMap<Oid, Vec<(Oid, ForeignKey)>>,
     functions: HashMap<Box<str>, Vec<Function>>,
     acting_operators: HashSet<Box<str>>,
+    acting_defaults: HashSet<Box<str>>,
     acting_casts: HashSet<Box<str>>,
     acts_unseen: bool,
     acting_types: HashSet<Oid>,
@@ -139,6 +142,7 @@ impl Catalog {
     pub fn new(parts: CatalogParts) -> Catalog {
         let mut catalog = Catalog {
             acting_operators: parts.acting_operators.into_iter().collect(),
+            acting_defaults: parts.acting_defaults.into_iter().collect(),
             acting_casts: parts.acting_casts.into_iter().collect(),
             acts_unseen: parts.acts_unseen,
             acting_types: parts.acting_types.into_iter().collect(),
@@ -236,6 +240,10 @@ impl Catalog {
 
     pub(super) fn acts_unseen(&self) -> bool {
         self.acts_unseen
+    }
+
+    pub(super) fn default_acts(&self, name: &str) -> bool {
+        self.acting_defaults.contains(name)
     }
 
     pub(super) fn cast_acts(&self, name: &str) -> bool {

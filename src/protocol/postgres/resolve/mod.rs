@@ -17,6 +17,7 @@
 //!   does this module, but for those that are known to run a text (the shell marks them volatile).
 //! - What triggers and defaults do is the backend's (CONTRACT: not covered).
 
+mod calls;
 mod catalog;
 mod functions;
 mod relations;
@@ -129,6 +130,10 @@ pub fn follow_made(made: &mut Vec<RelationName>, statement: &Statement) {
         && statement.operation.starts_with("CREATE TABLE")
     {
         made.push(target.relation.clone());
+        return;
+    }
+    let stays_plain = matches!(statement.operation, "ALTER TABLE" | "CREATE INDEX");
+    if stays_plain && !redefines(statement) {
         return;
     }
     // A rule, a trigger or a child may make more of it than its name tells.

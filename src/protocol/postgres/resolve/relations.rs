@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::calls::{computes, makes_table};
 use super::catalog::{Oid, Relation, RelationKind};
-use super::functions::{CallEffect, effect, is_harmless};
 use super::{PostgresRules, View};
 use crate::protocol::postgres::classify::{
-    Class, Effect, RelationName, SessionControl, Statement, Target, Uses,
+    Class, Effect, RelationName, SessionControl, Statement, Target,
 };
-use crate::protocol::postgres::identifier;
 
 /// Most relations that one statement reaches; more is everything.
 const RELATIONS_MAX: usize = 100_000;
@@ -16,7 +15,7 @@ const RELATIONS_MAX: usize = 100_000;
 /// How far one statement, or two, write.
 #[derive(Debug)]
 pub(super) struct Reach<'v> {
-    view: &'v View<'v>,
+    pub(super) view: &'v View<'v>,
     /// Relations that it changes.
     pub(super) relations: BTreeSet<Oid>,
     /// Of those, tables of other servers whose rows it changes.
@@ -70,7 +69,7 @@ impl<'v> Reach<'v> {
         self.everything.get_or_insert(why);
     }
 
-    fn not_found(&mut self, why: &'static str) {
+    pub(super) fn not_found(&mut self, why: &'static str) {
         self.missing = true;
         self.everything(why);
     }
@@ -84,6 +83,12 @@ impl<'v> Reach<'v> {
             self.everything("what its names do may have been changed since the catalog was read");
         }
         self.add_looked_at(statement, rules);
+        let mut types = uses.casts.iter();
+        if statement.operation == "ALTER TABLE"
+            && types.any(|name| self.view.catalog.default_acts(name))
+        {
+            self.everything("a volatile function may fill a new column");
+        }
         self.schemas.extend(uses.defines_in.iter().cloned());
         self.databases.extend(uses.databases.iter().cloned());
         self.every_database |= uses.every_database;
@@ -93,7 +98,7 @@ impl<'v> Reach<'v> {
             // Whose rows are locked may be a common table expression's: it has none of its own.
             let locks = target.effect == Effect::Lock;
             if !(locks && may_be_cte && self.candidates(name).is_empty()) {
-                self.add_target(target);
+                self.add_target(target, statement.operation == "DROP");
             }
         }
         // Its columns are what it is made of.
@@ -106,50 +111,6 @@ impl<'v> Reach<'v> {
         self.add_calls(uses, rules);
         if self.view.catalog.acts_unseen() && computes(statement) {
             self.everything("the server may call a volatile function where none is written");
-        }
-    }
-
-    /// What it looks at and does not run: the server makes values of texts at once.
-    fn add_looked_at(&mut self, statement: &Statement, rules: &PostgresRules) {
-        let uses = &statement.uses;
-        let looked_at = match &statement.class {
-            Class::Session(SessionControl::Prepare { statement, .. }) => Some(&statement.uses),
-            _ => uses.analysed.as_deref(),
-        };
-        const WHY: &str = "a volatile function may check what the server makes of its texts";
-        let acts = self.view.catalog.reading_values_acts();
-        if uses.unread_texts && (acts || self.view.redefined) {
-            self.everything(WHY);
-        }
-        let Some(looked_at) = looked_at else {
-            return;
-        };
-        if looked_at.texts && self.view.redefined {
-            self.everything(WHY);
-        }
-        if acts {
-            let makes = statement.operation == "CREATE TABLE";
-            self.add_given_types(looked_at, makes);
-            self.add_calls(looked_at, rules);
-        }
-    }
-
-    /// What stands beside a column may be given its type, or that of a row; a table that is made of
-    /// others has theirs.
-    fn add_given_types(&mut self, uses: &Uses, makes: bool) {
-        // A table's own columns, as its parts are defined.
-        let defined = uses.targets.iter().filter(|it| it.effect == Effect::Define);
-        let defined = defined.map(|target| &target.relation);
-        let values = uses.texts || uses.nulls || makes;
-        for name in uses.reads.iter().chain(defined) {
-            let candidates = self.candidates(name);
-            let gives = |it: &&Relation| it.gives_acting_type;
-            if values && candidates.iter().any(gives) {
-                self.everything("a volatile function may check what stands beside a column");
-            }
-            if uses.whole_rows || makes {
-                self.add_rows(name);
-            }
         }
     }
 
@@ -174,75 +135,8 @@ impl<'v> Reach<'v> {
         reads || targets || calls || fetches || typed || other
     }
 
-    fn add_calls(&mut self, uses: &Uses, rules: &PostgresRules) {
-        let catalog = self.view.catalog;
-        for call in &uses.functions {
-            if catalog.cast_acts(&call.name) {
-                // A type may be called like a function, and is (`FuncNameAsType`).
-                self.everything("it may call a type that a volatile function checks");
-            }
-            if rules.is_named_read(call.schema.as_deref(), &call.name) {
-                continue;
-            }
-            let schema = call.schema.as_deref();
-            let known = match &*call.name {
-                // PostgreSQL 13 has it under this name.
-                "extract"
-                    if schema == Some("pg_catalog") && catalog.functions("extract").is_empty() =>
-                {
-                    catalog.functions("date_part")
-                }
-                name => catalog.functions(name),
-            };
-            let mut candidates = known
-                .iter()
-                .filter(|function| self.can_see(schema, &function.schema))
-                .peekable();
-            if candidates.peek().is_none() {
-                if !call.by_syntax {
-                    self.not_found("it calls a function that is not known");
-                }
-                continue;
-            }
-            match effect(candidates) {
-                CallEffect::Reads => {}
-                CallEffect::Everything => self.everything("it calls a volatile function"),
-                CallEffect::Sequence => match call.first_text.as_deref().and_then(named) {
-                    Some(relation) => self.add_target(&Target {
-                        relation,
-                        effect: Effect::Insert,
-                        only: true,
-                    }),
-                    None => self.everything("it changes a sequence that is not named"),
-                },
-            }
-        }
-        if catalog.json_acts() && uses.functions.iter().any(|call| call.by_syntax) {
-            self.everything("a volatile function may be called where JSON is made");
-        }
-        let acts = |name: &str| {
-            catalog.functions(name).iter().any(|function| {
-                let harmless = &*function.schema == "pg_catalog" && is_harmless(name);
-                function.volatile && function.single_argument && !harmless
-            })
-        };
-        let acts = |name: &str| acts(name) || catalog.cast_acts(name);
-        if uses.attributes.iter().any(|name| acts(name)) {
-            self.everything("it may call a volatile function in attribute notation");
-        }
-        if uses.operators.iter().any(|it| catalog.operator_acts(it)) {
-            self.everything("it uses an operator with a volatile function");
-        }
-        if uses.casts.iter().any(|name| catalog.cast_acts(name)) {
-            self.everything("it uses a cast with a volatile function");
-        }
-        if uses.types.iter().any(|oid| catalog.type_acts(*oid)) {
-            self.everything("a parameter of it has a type that a volatile function checks");
-        }
-    }
-
     /// Whether a name that is written so can mean what is in this schema.
-    fn can_see(&self, written: Option<&str>, schema: &str) -> bool {
+    pub(super) fn can_see(&self, written: Option<&str>, schema: &str) -> bool {
         match (written, self.view.search_path) {
             (Some(written), _) => written == schema,
             (None, None) => true,
@@ -257,7 +151,7 @@ impl<'v> Reach<'v> {
     }
 
     /// The permanent relations that a name can mean.
-    fn candidates(&self, name: &RelationName) -> Vec<&'v Relation> {
+    pub(super) fn candidates(&self, name: &RelationName) -> Vec<&'v Relation> {
         let relations = self.view.catalog.named(&name.name);
         relations
             .filter(|relation| !relation.temporary)
@@ -297,7 +191,7 @@ impl<'v> Reach<'v> {
     }
 
     /// A text that stands where such a row could is made one (`COALESCE(t, '(1)')`).
-    fn add_rows(&mut self, name: &RelationName) {
+    pub(super) fn add_rows(&mut self, name: &RelationName) {
         let candidates = self.candidates(name);
         let mut rows = candidates.iter().map(|relation| relation.oid);
         if rows.any(|oid| self.view.catalog.row_acts(oid)) {
@@ -305,7 +199,8 @@ impl<'v> Reach<'v> {
         }
     }
 
-    fn add_target(&mut self, target: &Target) {
+    /// `drops`: what is not there is not touched (DROP IF EXISTS).
+    pub(super) fn add_target(&mut self, target: &Target, drops: bool) {
         let name = &target.relation;
         if let Effect::Create { temporary } = target.effect {
             return self.add_created(name, temporary);
@@ -315,6 +210,7 @@ impl<'v> Reach<'v> {
         self.temporary |= own;
         match self.made(name) {
             Some(made) => self.add_created(made, false),
+            None if candidates.is_empty() && !own && drops => self.add_absent(name),
             None if candidates.is_empty() && !own => {
                 self.not_found("it writes to a relation that is not known");
             }
@@ -322,6 +218,24 @@ impl<'v> Reach<'v> {
         }
         for relation in candidates {
             self.add_relation(relation, target.effect, target.only);
+        }
+    }
+
+    /// A name that the catalog does not have: it is asked anew, and rules that would cover it do.
+    fn add_absent(&mut self, name: &RelationName) {
+        self.missing = true;
+        let schemas = match (name.schema.as_deref(), self.view.search_path) {
+            (Some(schema), _) => vec![schema],
+            (None, Some(path)) => path.iter().map(|member| &**member).collect(),
+            (None, None) => return self.everything("the schema in which it drops is not known"),
+        };
+        for schema in schemas {
+            let schema = if schema == "$user" {
+                self.view.user
+            } else {
+                schema
+            };
+            self.created.push((schema.into(), name.name.clone()));
         }
     }
 
@@ -445,44 +359,5 @@ impl Step {
             rows: self.rows || other.rows,
             by_key: self.by_key || other.by_key,
         }
-    }
-}
-
-/// CREATE TABLE AS and SELECT INTO, among others: something is created.
-fn makes_table(uses: &Uses) -> bool {
-    let creates = |target: &Target| matches!(target.effect, Effect::Create { .. });
-    uses.targets.iter().any(creates)
-}
-
-/// Whether a statement has values of other types than its literals.
-fn computes(statement: &Statement) -> bool {
-    let uses = &statement.uses;
-    !(uses.reads.is_empty()
-        && uses.targets.is_empty()
-        && uses.functions.is_empty()
-        && uses.operators.is_empty()
-        && uses.casts.is_empty())
-        || statement.executes.is_some()
-}
-
-/// The relation of a text such as `nextval` takes.
-fn named(text: &str) -> Option<RelationName> {
-    // A number is an oid, a dash none.
-    if text.starts_with(|char: char| char.is_ascii_digit() || char == '-') {
-        return None;
-    }
-    let mut names = identifier::split(text, '.')?.into_iter();
-    match (names.next()?, names.next(), names.next()) {
-        (name, None, None) => Some(RelationName { schema: None, name }),
-        (schema, Some(name), None) => Some(RelationName {
-            schema: Some(schema),
-            name,
-        }),
-        // With its database, which is this one or none.
-        (_, Some(schema), Some(name)) if names.next().is_none() => Some(RelationName {
-            schema: Some(schema),
-            name,
-        }),
-        _ => None,
     }
 }

@@ -69,6 +69,10 @@ const CASTS: &str = "SELECT castfunc, casttarget, castcontext <> 'e' FROM pg_cas
 const CLASSES: &str = "SELECT amproc::oid FROM pg_amproc JOIN pg_proc p ON p.oid = amproc \
      WHERE 'internal'::regtype <> ALL (p.proargtypes::oid[] || p.prorettype) UNION \
      SELECT o.oprcode::oid FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr";
+/// What the defaults of domains call, for the rows of a table that is given such a column.
+const DEFAULTS: &str = "SELECT DISTINCT m[1]::oid, t.typname FROM pg_type t, \
+     regexp_matches(t.typdefaultbin::text, ':(?:funcid|opfuncid) (\\d+)', 'g') m \
+     WHERE t.typtype = 'd'";
 /// Relations whose policies read others.
 const POLICIES: &str = "SELECT DISTINCT p.polrelid, d.refobjid FROM pg_policy p \
      JOIN pg_depend d ON d.classid = 'pg_policy'::regclass AND d.objid = p.oid \
@@ -150,6 +154,8 @@ pub(super) struct Acting {
     pub(super) functions: HashSet<Oid>,
     /// Relations that act when they are read.
     pub(super) on_read: HashSet<Oid>,
+    /// Names of domains whose default acts.
+    pub(super) defaults: Vec<Box<str>>,
     /// Names of operators.
     pub(super) operators: Vec<Box<str>>,
     /// Names of types to which a cast acts.
@@ -191,6 +197,8 @@ pub(super) struct Naming {
     casts: Vec<Cast>,
     /// Functions of operator classes.
     classes: Vec<Oid>,
+    /// Functions in defaults of domains, and the domain's name.
+    defaults: Vec<(Oid, Box<str>)>,
     /// Relations, and those that their policies read.
     policies: Vec<(Oid, Oid)>,
 }
@@ -221,9 +229,11 @@ pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
         names(client, OPERATORS),
         rows(client, CASTS),
         rows(client, CLASSES),
+        names(client, DEFAULTS),
         oid_pairs(client, POLICIES),
     )?;
-    let (expressions, contained, of_types, type_names, operators, casts, classes, policies) = found;
+    let (expressions, contained, of_types, type_names, operators, casts, ..) = found;
+    let (.., classes, defaults, policies) = found;
     let expression = |row| {
         Ok::<_, ControlError>(Named {
             of_domain: column(row, 0)?,
@@ -253,6 +263,7 @@ pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
             .iter()
             .map(|row| column(row, 0))
             .collect::<Result<_, _>>()?,
+        defaults,
         policies,
     })
 }
@@ -295,6 +306,7 @@ pub(super) fn find(
     Acting {
         on_read: acting_on_read(naming, &types, &functions, underlying),
         operators: names_of(&naming.operators, &functions),
+        defaults: names_of(&naming.defaults, &functions),
         casts: names_of(&naming.type_names, &targets),
         act_unseen,
         types,

@@ -110,6 +110,7 @@ pub(super) async fn load(
         relations,
         functions: functions.collect(),
         acting_operators: acting.operators,
+        acting_defaults: acting.defaults,
         acting_casts: acting.casts,
         acts_unseen: acting.act_unseen,
         acting_types: acting.types.into_iter().collect(),

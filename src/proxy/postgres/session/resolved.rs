@@ -17,7 +17,7 @@ use crate::protocol::postgres::classify::{
     Class, Effect, RelationName, Statement, TEXT_BYTES_CACHED_MAX,
 };
 use crate::protocol::postgres::resolve::{
-    Catalog, ForeignTables, ForeignWrites, Required, Resolution, View, resolve,
+    Catalog, ForeignTables, ForeignWrites, Required, Resolution, View, redefines, resolve,
 };
 use crate::protocol::postgres::session::Run;
 
@@ -325,6 +325,10 @@ pub(super) fn shifts(statement: &Statement) -> bool {
         "SELECT",
         "COMMENT",
     ];
+    // Parts that leave what the names of others reach as it is.
+    if matches!(statement.operation, "ALTER TABLE" | "CREATE ENUM") && !redefines(statement) {
+        return false;
+    }
     let alone = statement.uses.targets.len() == 1 || statement.operation != "CREATE TABLE";
     defines(statement) && !(alone && PLAIN.contains(&statement.operation))
 }

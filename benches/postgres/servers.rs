@@ -93,8 +93,8 @@ fn contender(name: &'static str, server: Server, port: u16) -> Contender {
 }
 
 /// A backend that has served before has its caches filled and the server's memory mapped, which
-/// makes it faster by up to a third. A pooler keeps its backends from one run to the next; nobody
-/// else has such. So it is compared without them, as a proxy, and shown with them, as a pooler.
+/// makes it faster, by up to a third on a busy machine. A pooler keeps its backends from one run to
+/// the next; nobody else has such. So it is compared without them, as a proxy, and shown with them.
 const PGBOUNCERS: [(&str, &str); 2] = [
     ("pgbouncer, session", "server_idle_timeout = 1"),
     ("pgbouncer, kept backends", ""),

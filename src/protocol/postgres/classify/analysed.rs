@@ -19,16 +19,20 @@ pub(super) fn note_analysed(node: Node<'_>, sweep: &mut Sweep) -> Result<(), Too
             }
         }
         Node::IndexStmt(it) => {
+            // What stands beside its columns has their types.
+            of_relation(it.relation(), &mut found)?;
             for part in it.index_params().iter() {
                 found.visit(part.expr())?;
             }
             found.visit(it.where_clause())?;
         }
         Node::CreatePolicyStmt(it) => {
+            of_relation(it.table(), &mut found)?;
             found.visit(it.qual())?;
             found.visit(it.with_check())?;
         }
         Node::AlterPolicyStmt(it) => {
+            of_relation(it.table(), &mut found)?;
             found.visit(it.qual())?;
             found.visit(it.with_check())?;
         }
@@ -58,13 +62,15 @@ pub(super) fn note_analysed(node: Node<'_>, sweep: &mut Sweep) -> Result<(), Too
     Ok(())
 }
 
+fn of_relation(name: Option<&nodes::RangeVar>, found: &mut Sweep) -> Result<(), TooMany> {
+    found.visit(name.map_or(Node::None, Node::RangeVar))
+}
+
 fn of_table(it: &nodes::CreateStmt, found: &mut Sweep) -> Result<(), TooMany> {
     for element in it.table_elts().iter() {
         match element {
             Node::ColumnDef(_) | Node::Constraint(_) => found.visit(element)?,
-            Node::TableLikeClause(like) => {
-                found.visit(like.relation().map_or(Node::None, Node::RangeVar))?;
-            }
+            Node::TableLikeClause(like) => of_relation(like.relation(), found)?,
             _ => {}
         }
     }

@@ -68,6 +68,7 @@ fn add<T: PartialEq>(list: &mut Vec<T>, item: T) -> Result<(), TooMany> {
 impl Sweep {
     pub(super) fn target(&mut self, name: &nodes::RangeVar, effect: Effect) -> Result<(), TooMany> {
         self.writes = true;
+        self.rows.extend(name.relname().map(Into::into));
         let target = Target {
             relation: relation(name),
             effect,

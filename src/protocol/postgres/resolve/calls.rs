@@ -10,6 +10,8 @@ use crate::protocol::postgres::classify::{
 };
 use crate::protocol::postgres::identifier;
 
+const TEXTS: &str = "a volatile function may check what the server makes of its texts";
+
 impl Reach<'_> {
     /// What it looks at and does not run: the server makes values of texts at once.
     pub(super) fn add_looked_at(&mut self, statement: &Statement, rules: &PostgresRules) {
@@ -18,16 +20,15 @@ impl Reach<'_> {
             Class::Session(SessionControl::Prepare { statement, .. }) => Some(&statement.uses),
             _ => uses.analysed.as_deref(),
         };
-        const WHY: &str = "a volatile function may check what the server makes of its texts";
         let acts = self.view.catalog.reading_values_acts();
         if uses.unread_texts && (acts || self.view.redefined) {
-            self.everything(WHY);
+            self.everything(TEXTS);
         }
         let Some(looked_at) = looked_at else {
             return;
         };
         if looked_at.texts && self.view.redefined {
-            self.everything(WHY);
+            self.everything(TEXTS);
         }
         if acts {
             let makes = statement.operation == "CREATE TABLE";

@@ -11,6 +11,7 @@ mod fenced;
 mod foreign;
 mod held;
 mod hidden;
+mod migrations;
 mod odd;
 mod peers;
 #[path = "../support/postgres/mod.rs"]

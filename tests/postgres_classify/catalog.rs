@@ -102,6 +102,7 @@ pub fn load(client: &mut Client) -> Catalog {
             owner: of(&owners, oid).first().copied(),
             underlying: of(&underlying, oid),
             foreign_keys: keys.get(&oid).cloned().unwrap_or_default(),
+            dependents: vec![],
             acts_on_read: acting.contains_key(&oid),
             gives_acting_type: false,
             acts_on_write: row[5] == "t",

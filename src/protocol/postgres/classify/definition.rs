@@ -169,6 +169,9 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
             redefining(found, sweep)
         }
         Node::CreateEnumStmt(_) => object("CREATE ENUM", None, sweep),
+        // A label that is there is one of rows; a new one is not.
+        Node::AlterEnumStmt(it) if it.old_val().is_none() => object("ALTER ENUM", None, sweep),
+        Node::CreateStatsStmt(it) => statistics(it, sweep)?,
         Node::CreateRangeStmt(_) => object("CREATE TYPE", None, sweep),
         // Aggregates, operators, types, collations, text search.
         Node::DefineStmt(_) => {
@@ -191,6 +194,21 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
     })
 }
 
+fn statistics(it: &nodes::CreateStatsStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
+    for name in it.relations().iter() {
+        sweep.target(name, Effect::Define)?;
+    }
+    let mut parts = it.exprs().iter();
+    let is_column = |part| match part {
+        Node::StatsElem(part) => matches!(part.expr(), Node::None),
+        _ => false,
+    };
+    if !parts.all(is_column) {
+        sweep.everything("ANALYZE will compute its expressions");
+    }
+    Ok(found("CREATE STATISTICS"))
+}
+
 fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
     for command in it.cmds().iter() {
         let Node::AlterTableCmd(command) = command else {
@@ -198,9 +216,9 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
             continue;
         };
         if command.behavior == raw::DropBehavior::DROP_CASCADE {
-            sweep.everything("CASCADE may reach any relation");
+            drop_part(it, command.subtype, sweep)?;
         }
-        sweep.uses.redefines |= !keeps_names(command.subtype) || adds_key(command);
+        sweep.uses.redefines |= !keeps_names(command) || adds_acting_key(command);
         match command.def() {
             // ATTACH and DETACH PARTITION, INHERIT and NO INHERIT.
             Node::PartitionCmd(part) => {
@@ -215,35 +233,81 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
     on("ALTER TABLE", it.relation(), Effect::Define, sweep)
 }
 
-/// Whether a new column comes with a foreign key: deletions elsewhere then reach the table.
-fn adds_key(command: &nodes::AlterTableCmd) -> bool {
+/// A column or a constraint goes with all that depends on it, which is at most what depends on the
+/// table. An attribute of a type goes from the tables that are of it, too.
+fn drop_part(
+    it: &nodes::AlterTableStmt,
+    part: raw::AlterTableType::Type,
+    sweep: &mut Sweep,
+) -> Result<(), TooMany> {
+    use raw::AlterTableType as Part;
+    let of_table = it.objtype == raw::ObjectType::OBJECT_TABLE;
+    match it.relation() {
+        Some(name) if of_table && matches!(part, Part::AT_DropColumn | Part::AT_DropConstraint) => {
+            sweep.target(name, Effect::Drop)
+        }
+        _ => {
+            sweep.everything("CASCADE may reach any relation");
+            Ok(())
+        }
+    }
+}
+
+/// Whether a new column comes with a foreign key by which deletions or updates elsewhere then
+/// reach the table.
+fn adds_acting_key(command: &nodes::AlterTableCmd) -> bool {
     let Node::ColumnDef(column) = command.def() else {
         return false;
     };
     let mut parts = column.constraints().iter();
-    parts.any(|part| match part {
-        Node::Constraint(part) => part.contype == raw::ConstrType::CONSTR_FOREIGN,
-        _ => false,
-    })
+    parts.any(|part| matches!(part, Node::Constraint(part) if acts(part)))
+}
+
+/// Whether a constraint is a foreign key that does something to the rows that have it.
+fn acts(constraint: &nodes::Constraint) -> bool {
+    let acting = |action: i8| !matches!(action.cast_unsigned(), b'a' | b'r');
+    let acts = acting(constraint.fk_del_action) || acting(constraint.fk_upd_action);
+    constraint.contype == raw::ConstrType::CONSTR_FOREIGN && acts
 }
 
 /// Whether a part of ALTER TABLE leaves what statements on the table reach as it is.
-fn keeps_names(part: raw::AlterTableType::Type) -> bool {
+fn keeps_names(command: &nodes::AlterTableCmd) -> bool {
     use raw::AlterTableType as Part;
+    if let (Part::AT_AddConstraint, Node::Constraint(constraint)) = (command.subtype, command.def())
+    {
+        return adds_no_reach(constraint);
+    }
     matches!(
-        part,
+        command.subtype,
         Part::AT_AddColumn
             | Part::AT_DropColumn
             | Part::AT_ColumnDefault
             | Part::AT_SetNotNull
             | Part::AT_DropNotNull
             | Part::AT_AlterColumnType
+            | Part::AT_ValidateConstraint
             | Part::AT_DropConstraint
+            | Part::AT_AddIdentity
+            | Part::AT_SetIdentity
+            | Part::AT_DropIdentity
             | Part::AT_ChangeOwner
             | Part::AT_SetStatistics
             | Part::AT_SetStorage
             | Part::AT_ReplicaIdentity
     )
+}
+
+/// Whether a new constraint has writes do no more than they did: what it computes counts as what
+/// the definition calls. The operators of EXCLUDE are not looked at.
+fn adds_no_reach(constraint: &nodes::Constraint) -> bool {
+    use raw::ConstrType as Kind;
+    match constraint.contype {
+        Kind::CONSTR_FOREIGN => !acts(constraint),
+        Kind::CONSTR_CHECK | Kind::CONSTR_NOTNULL | Kind::CONSTR_PRIMARY | Kind::CONSTR_UNIQUE => {
+            true
+        }
+        _ => false,
+    }
 }
 
 /// The old name and, for a relation, the new one: it must not slip under a rule.
@@ -291,9 +355,6 @@ fn push_moved(schema: Option<&str>, name: &str, sweep: &mut Sweep) {
 
 fn drop_objects(it: &nodes::DropStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
     use raw::ObjectType as Kind;
-    if it.behavior == raw::DropBehavior::DROP_CASCADE {
-        return Ok(everything("DROP", "CASCADE may reach any relation", sweep));
-    }
     if it.remove_type == Kind::OBJECT_EXTENSION {
         // Its tables go with it.
         return Ok(everything("DROP", "an extension has any relations", sweep));
@@ -311,6 +372,15 @@ fn drop_objects(it: &nodes::DropStmt, sweep: &mut Sweep) -> Result<Found, TooMan
         it.remove_type,
         Kind::OBJECT_TRIGGER | Kind::OBJECT_RULE | Kind::OBJECT_POLICY
     );
+    let cascades = it.behavior == raw::DropBehavior::DROP_CASCADE;
+    if cascades && !is_relation {
+        return Ok(everything("DROP", "CASCADE may reach any relation", sweep));
+    }
+    let effect = if cascades {
+        Effect::Drop
+    } else {
+        Effect::Define
+    };
     for name in it.objects().iter() {
         let Node::NodeList(parts) = name else {
             object("DROP", None, sweep);
@@ -331,7 +401,7 @@ fn drop_objects(it: &nodes::DropStmt, sweep: &mut Sweep) -> Result<Found, TooMan
                 schema: parts.pop().map(Into::into),
                 name: name.into(),
             },
-            effect: Effect::Define,
+            effect,
             only: false,
         });
     }

@@ -286,6 +286,8 @@ pub enum Effect {
     },
     /// ALTER, DROP, CREATE INDEX, CREATE TRIGGER, REFRESH, VACUUM.
     Define,
+    /// DROP .. CASCADE, also of a part of it: with what depends on it.
+    Drop,
     /// Rows are locked (FOR UPDATE), or the relation is (LOCK TABLE).
     Lock,
 }

@@ -27,6 +27,8 @@ pub struct Relation {
     pub underlying: Vec<Oid>,
     /// Its foreign keys (pg_constraint).
     pub foreign_keys: Vec<ForeignKey>,
+    /// What depends on it, or on a part of it (pg_depend).
+    pub dependents: Vec<Dependent>,
     /// Reading it may write: a view over volatile functions, or a row security policy with one.
     pub acts_on_read: bool,
     /// It has a column of a domain that a volatile function checks: what is put beside it may be
@@ -67,6 +69,15 @@ pub struct ForeignKey {
     pub acts_on_delete: bool,
     /// ON UPDATE does something.
     pub acts_on_update: bool,
+}
+
+/// What depends on a relation: where that is dropped with CASCADE, it goes with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dependent {
+    /// The relation that it is, or is a part of; `None`: it is something else, such as a function.
+    pub relation: Option<Oid>,
+    /// It may be all of that relation, or a part that others depend on.
+    pub carries: bool,
 }
 
 /// A function, an aggregate, a window function or a procedure.

@@ -29,7 +29,8 @@ use crate::lock_name::LockName;
 use crate::protocol::postgres::classify::{Class, Effect, RelationName, Statement, Target};
 
 pub use catalog::{
-    Catalog, CatalogParts, ForeignKey, ForeignTables, Function, Oid, Relation, RelationKind,
+    Catalog, CatalogParts, Dependent, ForeignKey, ForeignTables, Function, Oid, Relation,
+    RelationKind,
 };
 pub use functions::is_harmless;
 pub use rules::{ForeignWrites, PostgresRule, PostgresRules};
@@ -137,8 +138,12 @@ pub fn follow_made(made: &mut Vec<RelationName>, statement: &Statement) {
         return;
     }
     // A rule, a trigger or a child may make more of it than its name tells.
-    let defines =
-        |target: &&Target| matches!(target.effect, Effect::Define | Effect::Create { .. });
+    let defines = |target: &&Target| {
+        matches!(
+            target.effect,
+            Effect::Define | Effect::Drop | Effect::Create { .. }
+        )
+    };
     for target in targets.iter().filter(defines) {
         made.retain(|table| table.name != target.relation.name);
     }

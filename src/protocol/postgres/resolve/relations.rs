@@ -274,6 +274,7 @@ impl<'v> Reach<'v> {
             descend: !only,
             rows: effect.changes_rows(),
             by_key: false,
+            drops: effect == Effect::Drop,
         };
         let mut left = vec![(relation.oid, start)];
         // Of this effect: what another one reaches from the same relation may be less.
@@ -301,7 +302,8 @@ impl<'v> Reach<'v> {
             if relation.acts_on_write {
                 self.everything("a rule or a trigger of its target writes elsewhere");
             }
-            if relation.kind == RelationKind::View && effect != Effect::Define {
+            let defines = matches!(effect, Effect::Define | Effect::Drop);
+            if relation.kind == RelationKind::View && !defines {
                 let below = Step {
                     descend: true,
                     ..step
@@ -320,19 +322,36 @@ impl<'v> Reach<'v> {
                 };
                 left.extend(catalog.children(oid).iter().map(|child| (*child, below)));
             }
+            for dependent in relation.dependents.iter().filter(|_| step.drops) {
+                let Some(oid) = dependent.relation else {
+                    self.everything("CASCADE may reach any relation");
+                    continue;
+                };
+                let goes = Step {
+                    descend: true,
+                    drops: dependent.carries,
+                    ..Step::default()
+                };
+                left.push((oid, goes));
+            }
             for (referencing, key) in catalog.references(oid) {
                 let acts = match effect {
                     Effect::Update => key.acts_on_update,
                     // A cascade may delete, or set: what it sets another one may hand on.
                     Effect::Delete => key.acts_on_delete || step.by_key && key.acts_on_update,
                     Effect::Truncate { cascade } => cascade,
-                    Effect::Insert | Effect::Create { .. } | Effect::Define | Effect::Lock => false,
+                    Effect::Insert
+                    | Effect::Create { .. }
+                    | Effect::Define
+                    | Effect::Drop
+                    | Effect::Lock => false,
                 };
                 if acts {
                     let whole = Step {
                         descend: true,
                         rows: true,
                         by_key: true,
+                        drops: false,
                     };
                     left.push((*referencing, whole));
                 }
@@ -350,6 +369,8 @@ struct Step {
     rows: bool,
     /// By a foreign key's action.
     by_key: bool,
+    /// It goes, with what depends on it.
+    drops: bool,
 }
 
 impl Step {
@@ -358,6 +379,7 @@ impl Step {
             descend: self.descend || other.descend,
             rows: self.rows || other.rows,
             by_key: self.by_key || other.by_key,
+            drops: self.drops || other.drops,
         }
     }
 }

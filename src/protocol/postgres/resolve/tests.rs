@@ -23,6 +23,7 @@ fn relation(oid: Oid, name: &str, kind: RelationKind) -> Relation {
         owner: None,
         underlying: vec![],
         foreign_keys: vec![],
+        dependents: vec![],
         acts_on_read: false,
         gives_acting_type: false,
         acts_on_write: false,

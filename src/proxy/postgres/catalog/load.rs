@@ -6,7 +6,7 @@ use tokio_postgres::{Client, Row};
 
 use super::acting;
 use crate::protocol::postgres::resolve::{
-    Catalog, CatalogParts, ForeignKey, Function, Oid, Relation, RelationKind,
+    Catalog, CatalogParts, Dependent, ForeignKey, Function, Oid, Relation, RelationKind,
 };
 use crate::proxy::postgres::control::{ControlError, column};
 
@@ -49,6 +49,27 @@ const KEYS: &str = "SELECT conrelid, confrelid, confdeltype IN ('c', 'n', 'd'), 
          AND (c.relkind = 'p' OR c.relispartition) \
      FROM pg_constraint JOIN pg_class c ON c.oid = confrelid WHERE contype = 'f'";
 
+/// What goes with a relation that is dropped with CASCADE: other relations, whole or in a part, and
+/// what is no part of one (`NULL`). Triggers of the server's own go with their constraints.
+const DEPENDENTS: &str = "WITH part (class, object, relation, carries) AS ( \
+     SELECT 'pg_class'::regclass, oid, oid, true FROM pg_class UNION ALL \
+     SELECT 'pg_type'::regclass, oid, typrelid, true FROM pg_type WHERE typrelid <> 0 UNION ALL \
+     SELECT 'pg_type'::regclass, typarray, typrelid, true FROM pg_type WHERE typrelid <> 0 \
+         AND typarray <> 0 UNION ALL \
+     SELECT 'pg_attrdef'::regclass, oid, adrelid, true FROM pg_attrdef UNION ALL \
+     SELECT 'pg_constraint'::regclass, oid, conrelid, contype <> 'f' FROM pg_constraint \
+         WHERE conrelid <> 0 UNION ALL \
+     SELECT 'pg_rewrite'::regclass, oid, ev_class, true FROM pg_rewrite UNION ALL \
+     SELECT 'pg_policy'::regclass, oid, polrelid, false FROM pg_policy UNION ALL \
+     SELECT 'pg_trigger'::regclass, oid, tgrelid, false FROM pg_trigger UNION ALL \
+     SELECT 'pg_statistic_ext'::regclass, oid, stxrelid, false FROM pg_statistic_ext UNION ALL \
+     SELECT 'pg_publication_rel'::regclass, oid, prrelid, false FROM pg_publication_rel) \
+     SELECT DISTINCT o.relation, d.relation, coalesce(d.carries, false) FROM pg_depend \
+     JOIN part o ON (o.class, o.object) = (refclassid, refobjid) \
+     LEFT JOIN part d ON (d.class, d.object) = (classid, objid) \
+     WHERE o.relation >= 16384 AND d.relation IS DISTINCT FROM o.relation \
+     AND NOT (classid = 'pg_trigger'::regclass AND deptype = 'i')";
+
 /// Loads everything. `reading`: volatile functions that the operator knows to read.
 ///
 /// All is asked at once: for as long as the transaction is open, VACUUM keeps what has died since.
@@ -63,6 +84,7 @@ pub(super) async fn load(
         pairs(client, OWNERS),
         pairs(client, UNDERLYING),
         foreign_keys(client),
+        dependents(client),
         rows(client, RELATIONS),
         pairs(client, COLUMNS),
         pairs(client, DOMAINS),
@@ -71,7 +93,8 @@ pub(super) async fn load(
         acting::naming(client),
         run(client, END),
     )?;
-    let (_, parents, owners, underlying, keys, relations, columns, domains, wrappers, ..) = loaded;
+    let (_, parents, owners, underlying, keys, dependents, ..) = loaded;
+    let (_, _, _, _, _, _, relations, columns, domains, wrappers, ..) = loaded;
     let (.., called, naming, _) = loaded;
     let acting = acting::find(&called, &naming, reading, &underlying);
     let acts = |of_type: &Oid| acting.types.contains(of_type);
@@ -94,6 +117,7 @@ pub(super) async fn load(
             owner: of(&owners, oid).first().copied(),
             underlying: of(&underlying, oid),
             foreign_keys: keys.get(&oid).cloned().unwrap_or_default(),
+            dependents: dependents.get(&oid).cloned().unwrap_or_default(),
             acts_on_read: acting.on_read.contains(&oid) || of(&columns, oid).iter().any(acts),
             gives_acting_type: of(&domains, oid).iter().any(acts),
             acts_on_write: column(row, 6)?,
@@ -163,4 +187,19 @@ async fn foreign_keys(client: &Client) -> Result<HashMap<Oid, Vec<ForeignKey>>, 
         keys.entry(column(&row, 0)?).or_default().push(key);
     }
     Ok(keys)
+}
+
+async fn dependents(client: &Client) -> Result<HashMap<Oid, Vec<Dependent>>, ControlError> {
+    let mut dependents: HashMap<Oid, Vec<Dependent>> = HashMap::new();
+    for row in rows(client, DEPENDENTS).await? {
+        let dependent = Dependent {
+            relation: column(&row, 1)?,
+            carries: column(&row, 2)?,
+        };
+        dependents
+            .entry(column(&row, 0)?)
+            .or_default()
+            .push(dependent);
+    }
+    Ok(dependents)
 }

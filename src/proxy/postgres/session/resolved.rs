@@ -326,7 +326,11 @@ pub(super) fn shifts(statement: &Statement) -> bool {
         "COMMENT",
     ];
     // Parts that leave what the names of others reach as it is.
-    if matches!(statement.operation, "ALTER TABLE" | "CREATE ENUM") && !redefines(statement) {
+    let keeps = matches!(
+        statement.operation,
+        "ALTER TABLE" | "CREATE ENUM" | "ALTER ENUM" | "CREATE STATISTICS"
+    );
+    if keeps && !redefines(statement) {
         return false;
     }
     let alone = statement.uses.targets.len() == 1 || statement.operation != "CREATE TABLE";

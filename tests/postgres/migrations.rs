@@ -1,0 +1,188 @@
+//! Definitions on tables that no rule covers, as migrations make them: they need no ticket, however
+//! much goes with what they drop, unless that reaches what is guarded.
+
+use crate::stack::ORDERS;
+use crate::world::World;
+
+fn guarding_orders() -> World {
+    World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS))
+}
+
+/// What frameworks do in one transaction, on a table that no rule covers.
+#[test]
+fn a_migration_of_other_tables_needs_no_ticket() {
+    let world = guarding_orders();
+    let mut client = world.proxy.client();
+    for sql in [
+        "DROP TABLE IF EXISTS items, nowhere.at_all",
+        "DROP VIEW IF EXISTS shown",
+        "DROP INDEX IF EXISTS by_note",
+        "BEGIN",
+        "DROP TABLE IF EXISTS items",
+        "CREATE TYPE state AS ENUM ('new', 'old')",
+        "CREATE TABLE items (id int PRIMARY KEY, s state DEFAULT 'new', note text DEFAULT 'x')",
+        "CREATE INDEX ON items (note) WHERE note = 'x'",
+        "ALTER TABLE plain ADD COLUMN more int",
+        "CREATE INDEX ON plain (more)",
+        "ALTER TABLE plain ALTER COLUMN more SET DEFAULT 7",
+        "ALTER TABLE plain ALTER COLUMN more SET NOT NULL",
+        "ALTER TABLE plain ADD CONSTRAINT positive CHECK (more > 0), ADD CONSTRAINT one UNIQUE (more)",
+        "ALTER TABLE plain ADD CONSTRAINT of_item FOREIGN KEY (more) REFERENCES items (id) \
+         DEFERRABLE INITIALLY DEFERRED NOT VALID",
+        "ALTER TABLE plain ADD COLUMN parent int REFERENCES items (id) DEFERRABLE",
+        "SET CONSTRAINTS of_item IMMEDIATE",
+        "ALTER TABLE plain VALIDATE CONSTRAINT of_item",
+        "CREATE INDEX ON plain (parent)",
+        "INSERT INTO items (id) VALUES (1), (2)",
+        "INSERT INTO plain VALUES (1, 'x', 1, 2)",
+        "UPDATE plain SET more = 2 WHERE id = 1",
+        "DELETE FROM items WHERE id = 1",
+        "COMMIT",
+    ] {
+        let told = client.query(sql);
+        assert_eq!(told.code(), "", "{sql}: {told:?}");
+    }
+}
+
+/// In one transaction with a key by which a deletion reaches the guarded table.
+#[test]
+fn a_key_that_comes_with_a_column_counts_at_once() {
+    let world = guarding_orders();
+    for sql in [
+        "CREATE TABLE top (id int PRIMARY KEY)",
+        "CREATE TABLE middle (id int PRIMARY KEY)",
+        "INSERT INTO top VALUES (1)",
+        "INSERT INTO middle VALUES (1)",
+        "ALTER TABLE orders ADD FOREIGN KEY (id) REFERENCES middle ON DELETE CASCADE",
+    ] {
+        world.direct().query(sql).ok();
+    }
+    let mut client = world.proxy.client();
+    client.query("BEGIN").ok();
+    let adds = "ALTER TABLE middle ADD COLUMN t int DEFAULT 1 REFERENCES top ON DELETE CASCADE";
+    client.query(adds).ok();
+    client.query("DELETE FROM top").refused("RF002");
+    client.query("ROLLBACK").ok();
+    assert_eq!(world.order(), "first");
+}
+
+#[test]
+fn what_goes_with_cascade_is_looked_up() {
+    let world = guarding_orders();
+    for sql in [
+        "CREATE TABLE parent (id int PRIMARY KEY, more int UNIQUE, note text)",
+        "CREATE TABLE child (id int REFERENCES parent, own int GENERATED ALWAYS AS IDENTITY)",
+        "CREATE VIEW shown AS SELECT note FROM parent",
+        "CREATE MATERIALIZED VIEW kept AS SELECT * FROM shown",
+        "CREATE TABLE split (id int PRIMARY KEY, s serial) PARTITION BY RANGE (id)",
+        "CREATE TABLE split_1 PARTITION OF split FOR VALUES FROM (1) TO (9)",
+        "CREATE TABLE more (id int DEFAULT nextval('split_s_seq'), o int REFERENCES orders)",
+    ] {
+        world.direct().query(sql).ok();
+    }
+    let mut client = world.proxy.client();
+    for sql in [
+        "ALTER TABLE parent DROP CONSTRAINT parent_more_key CASCADE",
+        "ALTER TABLE parent DROP COLUMN note CASCADE",
+        "DROP TABLE parent CASCADE",
+        "BEGIN",
+        "DROP TABLE split CASCADE",
+        "ALTER TABLE more ADD COLUMN again int",
+        "DROP TABLE IF EXISTS child, nowhere CASCADE",
+        "COMMIT",
+        "DROP TABLE more CASCADE",
+    ] {
+        let told = client.query(sql);
+        assert_eq!(told.code(), "", "{sql}: {told:?}");
+    }
+}
+
+/// How the guarded table comes to depend on something, and what drops that.
+const REACHING: &[(&str, &str)] = &[
+    (
+        "ALTER TABLE orders ADD COLUMN p$ int REFERENCES x$",
+        "DROP TABLE x$ CASCADE",
+    ),
+    (
+        "ALTER TABLE orders ADD COLUMN p$ int REFERENCES x$",
+        "ALTER TABLE x$ DROP CONSTRAINT x$_pkey CASCADE",
+    ),
+    (
+        "ALTER TABLE orders ADD COLUMN p$ int REFERENCES x$",
+        "ALTER TABLE ONLY x$ DROP COLUMN id CASCADE",
+    ),
+    (
+        "ALTER TABLE orders ADD COLUMN p$ x$",
+        "DROP TABLE x$ CASCADE",
+    ),
+    (
+        "ALTER TABLE orders ADD COLUMN p$ x$[]",
+        "DROP TABLE x$ CASCADE",
+    ),
+    (
+        "CREATE DOMAIN of_x$ AS x$; ALTER TABLE orders ADD COLUMN p$ of_x$",
+        "DROP TABLE x$ CASCADE",
+    ),
+    (
+        "ALTER TABLE orders ADD COLUMN p$ int DEFAULT nextval('x$_s_seq')",
+        "DROP TABLE x$ CASCADE",
+    ),
+    (
+        "ALTER TABLE orders ADD COLUMN p$ int DEFAULT nextval('x$_s_seq')",
+        "DROP SEQUENCE x$_s_seq CASCADE",
+    ),
+    (
+        "CREATE POLICY p$ ON orders USING (id IN (SELECT id FROM x$))",
+        "DROP TABLE x$ CASCADE",
+    ),
+    (
+        "CREATE VIEW of_x$ AS SELECT id FROM x$; \
+         CREATE POLICY p$ ON orders USING (id IN (SELECT id FROM of_x$))",
+        "DROP TABLE x$ CASCADE",
+    ),
+    (
+        "CREATE RULE r$ AS ON INSERT TO orders DO ALSO DELETE FROM x$",
+        "DROP TABLE x$ CASCADE",
+    ),
+    (
+        "CREATE FUNCTION f(x$) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 1'; \
+         ALTER TABLE orders ADD CHECK (f(NULL::x$) = 1)",
+        "DROP TABLE x$ CASCADE",
+    ),
+    (
+        "CREATE VIEW of_x$ AS SELECT id FROM x$; \
+         CREATE FUNCTION f(of_x$) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 1'; \
+         ALTER TABLE orders ADD CHECK (f(NULL::of_x$) = 1)",
+        "DROP TABLE x$ CASCADE",
+    ),
+    (
+        "CREATE TABLE y$ () INHERITS (x$); ALTER TABLE y$ ADD PRIMARY KEY (id); \
+         ALTER TABLE orders ADD COLUMN p$ int REFERENCES y$",
+        "DROP TABLE x$ CASCADE",
+    ),
+];
+
+#[test]
+fn what_would_take_something_of_a_guarded_table_needs_its_ticket() {
+    const SHAPE: &str = "SELECT (SELECT string_agg(a::text, ' ' ORDER BY attnum) \
+         FROM pg_attribute a WHERE attrelid = 'orders'::regclass) \
+         || (SELECT count(*) FROM pg_constraint WHERE conrelid = 'orders'::regclass) \
+         || (SELECT count(*) FROM pg_policy WHERE polrelid = 'orders'::regclass) \
+         || (SELECT count(*) FROM pg_rewrite WHERE ev_class = 'orders'::regclass)";
+    let world = guarding_orders();
+    let mut direct = world.direct();
+    let numbered = |text: &str, n: usize| text.replace('$', &n.to_string());
+    for (n, (makes, _)) in REACHING.iter().enumerate() {
+        let x = "CREATE TABLE x$ (id int PRIMARY KEY, s serial)";
+        let told = direct.query(&numbered(&format!("{x}; {makes}"), n));
+        assert_eq!(told.code(), "", "{makes}: {told:?}");
+    }
+    for (n, (makes, drops)) in REACHING.iter().enumerate() {
+        let before = direct.query(SHAPE).value();
+        let told = world.proxy.client().query(&numbered(drops, n));
+        assert_eq!(told.code(), "RF002", "{makes}: {drops}: {told:?}");
+        // It does, past the proxy.
+        direct.query(&numbered(drops, n)).ok();
+        assert_ne!(direct.query(SHAPE).value(), before, "{makes}: {drops}");
+    }
+}

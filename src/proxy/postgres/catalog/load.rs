@@ -50,25 +50,26 @@ const KEYS: &str = "SELECT conrelid, confrelid, confdeltype IN ('c', 'n', 'd'), 
      FROM pg_constraint JOIN pg_class c ON c.oid = confrelid WHERE contype = 'f'";
 
 /// What goes with a relation that is dropped with CASCADE: other relations, whole or in a part, and
-/// what is no part of one (`NULL`). Triggers of the server's own go with their constraints.
-const DEPENDENTS: &str = "WITH part (class, object, relation, carries) AS ( \
-     SELECT 'pg_class'::regclass, oid, oid, true FROM pg_class UNION ALL \
-     SELECT 'pg_type'::regclass, oid, typrelid, true FROM pg_type WHERE typrelid <> 0 UNION ALL \
-     SELECT 'pg_type'::regclass, typarray, typrelid, true FROM pg_type WHERE typrelid <> 0 \
-         AND typarray <> 0 UNION ALL \
+/// what is no part of one (`NULL`). The server's own triggers go with their keys.
+const DEPENDENTS: &str = "WITH part (class, object, relation, carries) AS MATERIALIZED ( \
+     SELECT 'pg_class'::regclass, oid, oid, true FROM pg_class WHERE oid >= 16384 UNION ALL \
+     SELECT 'pg_type'::regclass, oid, typrelid, true FROM pg_type WHERE typrelid >= 16384 \
+     UNION ALL SELECT 'pg_type'::regclass, typarray, typrelid, true FROM pg_type \
+         WHERE typrelid >= 16384 AND typarray <> 0 UNION ALL \
      SELECT 'pg_attrdef'::regclass, oid, adrelid, true FROM pg_attrdef UNION ALL \
      SELECT 'pg_constraint'::regclass, oid, conrelid, contype <> 'f' FROM pg_constraint \
-         WHERE conrelid <> 0 UNION ALL \
-     SELECT 'pg_rewrite'::regclass, oid, ev_class, true FROM pg_rewrite UNION ALL \
-     SELECT 'pg_policy'::regclass, oid, polrelid, false FROM pg_policy UNION ALL \
-     SELECT 'pg_trigger'::regclass, oid, tgrelid, false FROM pg_trigger UNION ALL \
-     SELECT 'pg_statistic_ext'::regclass, oid, stxrelid, false FROM pg_statistic_ext UNION ALL \
-     SELECT 'pg_publication_rel'::regclass, oid, prrelid, false FROM pg_publication_rel) \
+         WHERE conrelid >= 16384 UNION ALL \
+     SELECT 'pg_rewrite'::regclass, oid, ev_class, true FROM pg_rewrite WHERE ev_class >= 16384 \
+     UNION ALL SELECT 'pg_policy'::regclass, oid, polrelid, false FROM pg_policy UNION ALL \
+     SELECT 'pg_trigger'::regclass, oid, tgrelid, false FROM pg_trigger WHERE NOT tgisinternal \
+     UNION ALL SELECT 'pg_statistic_ext'::regclass, oid, stxrelid, false FROM pg_statistic_ext \
+     UNION ALL SELECT 'pg_publication_rel'::regclass, oid, prrelid, false \
+         FROM pg_publication_rel) \
      SELECT DISTINCT o.relation, d.relation, coalesce(d.carries, false) FROM pg_depend \
-     JOIN part o ON (o.class, o.object) = (refclassid, refobjid) \
-     LEFT JOIN part d ON (d.class, d.object) = (classid, objid) \
-     WHERE o.relation >= 16384 AND d.relation IS DISTINCT FROM o.relation \
-     AND NOT (classid = 'pg_trigger'::regclass AND deptype = 'i')";
+     JOIN part o ON (o.object, o.class) = (refobjid, refclassid) \
+     LEFT JOIN part d ON (d.object, d.class) = (objid, classid) \
+     WHERE refobjid >= 16384 AND d.relation IS DISTINCT FROM o.relation \
+     AND (d.relation IS NOT NULL OR classid <> 'pg_trigger'::regclass)";
 
 /// Loads everything. `reading`: volatile functions that the operator knows to read.
 ///

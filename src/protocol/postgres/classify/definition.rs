@@ -218,7 +218,10 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
         if command.behavior == raw::DropBehavior::DROP_CASCADE {
             drop_part(it, command.subtype, sweep)?;
         }
-        sweep.uses.redefines |= !keeps_names(command) || adds_acting_key(command);
+        sweep.uses.redefines |= !keeps_names(command);
+        if let Some(name) = it.relation().filter(|_| adds_acting_key(command)) {
+            sweep.target(name, Effect::Key)?;
+        }
         match command.def() {
             // ATTACH and DETACH PARTITION, INHERIT and NO INHERIT.
             Node::PartitionCmd(part) => {
@@ -253,14 +256,13 @@ fn drop_part(
     }
 }
 
-/// Whether a new column comes with a foreign key by which deletions or updates elsewhere then
-/// reach the table.
+/// Whether it adds a foreign key by which deletions or updates elsewhere then reach the table.
 fn adds_acting_key(command: &nodes::AlterTableCmd) -> bool {
-    let Node::ColumnDef(column) = command.def() else {
-        return false;
-    };
-    let mut parts = column.constraints().iter();
-    parts.any(|part| matches!(part, Node::Constraint(part) if acts(part)))
+    let acting = |part| matches!(part, Node::Constraint(part) if acts(part));
+    match command.def() {
+        Node::ColumnDef(column) => column.constraints().iter().any(acting),
+        definition => acting(definition),
+    }
 }
 
 /// Whether a constraint is a foreign key that does something to the rows that have it.
@@ -297,17 +299,19 @@ fn keeps_names(command: &nodes::AlterTableCmd) -> bool {
     )
 }
 
-/// Whether a new constraint has writes do no more than they did: what it computes counts as what
-/// the definition calls. The operators of EXCLUDE are not looked at.
+/// Whether a new constraint has writes do no more than is looked at where it is made: what it
+/// computes counts as what the definition calls, and what a key reaches as its target. The operators
+/// of EXCLUDE are not looked at.
 fn adds_no_reach(constraint: &nodes::Constraint) -> bool {
     use raw::ConstrType as Kind;
-    match constraint.contype {
-        Kind::CONSTR_FOREIGN => !acts(constraint),
-        Kind::CONSTR_CHECK | Kind::CONSTR_NOTNULL | Kind::CONSTR_PRIMARY | Kind::CONSTR_UNIQUE => {
-            true
-        }
-        _ => false,
-    }
+    matches!(
+        constraint.contype,
+        Kind::CONSTR_FOREIGN
+            | Kind::CONSTR_CHECK
+            | Kind::CONSTR_NOTNULL
+            | Kind::CONSTR_PRIMARY
+            | Kind::CONSTR_UNIQUE
+    )
 }
 
 /// The old name and, for a relation, the new one: it must not slip under a rule.

@@ -286,6 +286,9 @@ pub enum Effect {
     },
     /// ALTER, DROP, CREATE INDEX, CREATE TRIGGER, REFRESH, VACUUM.
     Define,
+    /// It is given a foreign key with an action: whatever that does to its rows counts at once, for
+    /// what comes behind it in the transaction.
+    Key,
     /// DROP .. CASCADE, also of a part of it: with what depends on it.
     Drop,
     /// Rows are locked (FOR UPDATE), or the relation is (LOCK TABLE).

@@ -302,7 +302,7 @@ impl<'v> Reach<'v> {
             if relation.acts_on_write {
                 self.everything("a rule or a trigger of its target writes elsewhere");
             }
-            let defines = matches!(effect, Effect::Define | Effect::Drop);
+            let defines = matches!(effect, Effect::Define | Effect::Drop | Effect::Key);
             if relation.kind == RelationKind::View && !defines {
                 let below = Step {
                     descend: true,
@@ -339,6 +339,7 @@ impl<'v> Reach<'v> {
                     Effect::Update => key.acts_on_update,
                     // A cascade may delete, or set: what it sets another one may hand on.
                     Effect::Delete => key.acts_on_delete || step.by_key && key.acts_on_update,
+                    Effect::Key => key.acts_on_delete || key.acts_on_update,
                     Effect::Truncate { cascade } => cascade,
                     Effect::Insert
                     | Effect::Create { .. }

@@ -376,6 +376,36 @@ table = "public.orders"
         assert!(parse(&rejects).unwrap_err().to_string().contains("control"));
     }
 
+    /// A bare token does not say which lock it is for, and reads present it, too.
+    #[test]
+    fn bare_tokens_need_one_lock_in_each_database() {
+        let rules = "[[listener.rule]]\nlock = \"orders\"\ntable = \"public.orders\"\n";
+        let unsigned = POSTGRES.replacen("upstream = ", "trust = \"unsigned\"\nupstream = ", 1);
+        let errors = |these: &[(&str, &str)]| {
+            let rule = |(lock, place): &(&str, &str)| {
+                format!("[[listener.rule]]\nlock = \"{lock}\"\n{place}\n")
+            };
+            let these: String = these.iter().map(rule).collect();
+            let config = ProxyConfig::parse(&unsigned.replacen(rules, &these, 1));
+            config.map_or_else(|errors| errors.to_string(), |_| String::new())
+        };
+        let orders = ("orders", "table = \"public.orders\"");
+        for one in [
+            &[orders][..],
+            &[orders, ("orders", "schema = \"audit\"")],
+            &[("{name}", "database = \"{name}\"")],
+            &[("a", "database = \"a\""), ("b", "database = \"b\"")],
+        ] {
+            assert_eq!(errors(one), "", "{one:?}");
+        }
+        let plain = ("plain", "table = \"public.plain\"");
+        assert!(errors(&[orders, plain]).contains("for `orders` and `plain`"));
+        let each = ("of/{name}", "schema = \"{name}\"");
+        assert!(errors(&[each]).contains("these are for `of/*`"));
+        let all = ("{name}", "database = \"{name}\"");
+        assert!(errors(&[all, orders]).contains("`*` and `orders`"));
+    }
+
     #[test]
     fn what_is_wrong_is_told() {
         let upstream = "upstream = \"db:5432\"";

@@ -1,5 +1,5 @@
-//! What is easily forgotten: tokens that change their lock, transactions that carry several
-//! tickets, texts that are too long to be looked at, catalogs that change within a transaction.
+//! What is easily forgotten: transactions that carry several tickets, texts that are too long to be
+//! looked at, catalogs that change within a transaction.
 
 use crate::client::Client;
 use crate::client::send::{bind, execute, flush, function_call, parse, query, run, sync};
@@ -10,21 +10,6 @@ use crate::world::{WRITE, World};
 /// Two locks in one database.
 const TWO: &str = "[[listener.rule]]\nlock = \"orders\"\ntable = \"public.orders\"\n\
      [[listener.rule]]\nlock = \"plain\"\ntable = \"public.plain\"\n";
-
-#[test]
-fn a_bare_token_is_presented_for_each_lock_that_it_is_used_for() {
-    let world = World::with(|setup| setup.with("trust = \"unsigned\"").with_rules(TWO));
-    let address = world.proxy.address();
-    let mut old = Client::connect_with(address, &[("ringfence.token", "5")]);
-    old.query("BEGIN").ok();
-    old.query("INSERT INTO plain VALUES (1, 'x')").ok();
-    let mut new = Client::connect_with(address, &[("ringfence.token", "6")]);
-    new.query(WRITE).ok();
-    let told = old.query("UPDATE orders SET note = 'late'");
-    assert_eq!(told.refused("RF001").json()["lock"], "orders");
-    old.query("ROLLBACK").ok();
-    assert_eq!(world.order(), "written");
-}
 
 #[test]
 fn what_is_prepared_needs_the_tickets_of_all_that_it_holds() {

@@ -180,6 +180,7 @@ pub(super) fn read_postgres_listener(
     let upstream_tls = read_upstream_tls(report, t);
     let limits = read_limits(report, t);
     let rules = read_rules(report, t, common.unmatched);
+    let rules = rules.filter(|rules| tell_locks(report, t, common.trust, rules));
     // With a rule that is wrong there is one.
     let guards = rules.as_ref().is_none_or(PostgresRules::guards);
     let control = read_control(report, t, guards);
@@ -358,6 +359,31 @@ fn read_rules(
         table.finish(report);
     }
     sound.then(|| PostgresRules::new(rules, unmatched).with_reading_functions(reading))
+}
+
+/// Whether a ticket tells which lock it is for: a bare token does where there is only one. A read
+/// presents it, too, and what is read is no sign of whose it is.
+fn tell_locks(
+    report: &mut Report<'_>,
+    listener: &Table<'_, '_>,
+    trust: Trust,
+    rules: &PostgresRules,
+) -> bool {
+    let several = rules.several_locks();
+    let Some([one, other]) = several.filter(|_| trust == Trust::Unsigned) else {
+        return true;
+    };
+    let named = match one == other {
+        true => format!("`{}`", one.as_str()),
+        false => format!("`{}` and `{}`", one.as_str(), other.as_str()),
+    };
+    let message = format!(
+        "with trust = \"unsigned\" the rules of a Postgres listener are for one lock in each \
+         database, since a bare token does not say which it is for, and these are for {named}: \
+         take signed tickets, or a listener for each"
+    );
+    report.error(listener.at(), message);
+    false
 }
 
 fn read_rule(report: &mut Report<'_>, table: &mut Table<'_, '_>) -> Option<PostgresRule> {

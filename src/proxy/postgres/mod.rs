@@ -41,7 +41,6 @@ use super::tickets::Tickets;
 use super::watermarks::Watermarks;
 use crate::audit::AuditWriter;
 use crate::config::PostgresListenerConfig;
-use crate::lock_name::LockName;
 use crate::protocol::postgres::classify::Classifier;
 
 /// One listener with what it shares with the others.
@@ -84,13 +83,5 @@ impl Listener {
     /// Whether nothing is guarded: no statement is looked at.
     fn is_relay(&self) -> bool {
         !self.config.rules.guards()
-    }
-
-    /// The one lock that the rules name, if they name one alone.
-    fn only_lock(&self) -> Option<LockName> {
-        match self.config.rules.lock_patterns().as_slice() {
-            [pattern] if !pattern.as_str().contains('*') => LockName::new(pattern.as_str()).ok(),
-            _ => None,
-        }
     }
 }

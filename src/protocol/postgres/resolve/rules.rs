@@ -277,6 +277,42 @@ impl PostgresRules {
         patterns
     }
 
+    /// Two rules, the same perhaps, by which what is guarded in one database has several locks, if
+    /// there are such.
+    pub fn several_locks(&self) -> Option<[&LockPattern; 2]> {
+        let differ = |one: &PostgresRule, other: &PostgresRule| match (
+            one.database.as_ref().and_then(Pattern::as_literal),
+            other.database.as_ref().and_then(Pattern::as_literal),
+        ) {
+            (Some(one), Some(other)) => one != other,
+            _ => false,
+        };
+        for (at, rule) in self.rules.iter().enumerate() {
+            // A capture of the database is told by the session's.
+            let of_database = rule.database.as_ref().map_or(0, |it| it.captures().len());
+            if rule.lock.captures_used() > of_database {
+                return Some([rule.lock.lock_pattern(); 2]);
+            }
+            let others = &self.rules[..at];
+            let lock = rule.lock.lock_pattern();
+            let mut others = others.iter().filter(|it| !differ(it, rule));
+            if let Some(other) = others.find(|it| it.lock.lock_pattern() != lock) {
+                return Some([other.lock.lock_pattern(), lock]);
+            }
+        }
+        None
+    }
+
+    /// The lock of everything that is guarded in a database, where it is one
+    /// ([`PostgresRules::several_locks`] finds none).
+    pub fn only_lock(&self, database: &str) -> Option<LockName> {
+        let mut rules = self.rules.iter();
+        rules.find_map(|rule| {
+            let captures = rule.in_database(database)?;
+            rule.lock.build(&captures).ok()
+        })
+    }
+
     pub(super) fn is_named_read(&self, schema: Option<&str>, name: &str) -> bool {
         // Only as it is written: an unqualified name can mean another function.
         let named = |(known_schema, known): &(Box<str>, Box<str>)| {

@@ -266,7 +266,7 @@ impl Session {
         {
             return Admitted::Refused(refusal.clone());
         }
-        // A bare token may be another lock's than before, though its text is the same.
+        // What was given back must be asked for anew, though its text is the same.
         let asks = needs.asks || !self.flights.cover(&needs.claims);
         let passed = match asks {
             true => self.pass(&needs.claims, needs.span, needs.may_commit),

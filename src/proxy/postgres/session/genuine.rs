@@ -19,15 +19,6 @@ use crate::token::Token;
 /// Most sets of tickets that a session keeps at hand; beyond it they are verified anew.
 const SETS_MAX: usize = 8;
 
-/// A set of genuine tickets.
-#[derive(Clone)]
-pub(super) enum Genuine {
-    /// Signed: sorted by lock, each lock once.
-    Signed(Arc<[Claim]>),
-    /// A bare token, for the lock that a statement needs.
-    Bare(Token),
-}
-
 struct Set {
     texts: Tickets,
     claims: Arc<[Claim]>,
@@ -37,13 +28,17 @@ struct Set {
 }
 
 /// The sets that a session has shown.
-#[derive(Default)]
-pub(super) struct Sets(Vec<Set>);
+pub(super) struct Sets {
+    /// The one that was shown last goes first.
+    sets: Vec<Set>,
+    /// The lock of bare tokens: of all that is guarded in the session's database.
+    lock: Option<LockName>,
+}
 
 /// What is known of a set.
 pub(super) enum Look {
-    /// It is genuine.
-    Genuine(Genuine),
+    /// It is genuine: sorted by lock, each lock once.
+    Genuine(Arc<[Claim]>),
     /// It is not.
     Refused(Refusal),
     /// Keys are to be asked for first: [`verify`].
@@ -51,42 +46,61 @@ pub(super) enum Look {
 }
 
 impl Sets {
+    /// None yet, of a session in this database.
+    pub(super) fn new(listener: &Listener, database: &str) -> Sets {
+        Sets {
+            sets: vec![],
+            lock: match listener.config.trust {
+                Trust::Unsigned => listener.config.rules.only_lock(database),
+                Trust::Signed => None,
+            },
+        }
+    }
+
     /// Verifies a set, as far as that can be done at once.
     pub(super) fn look(&mut self, listener: &Listener, texts: &Tickets) -> Look {
         if listener.config.trust == Trust::Unsigned {
             return match claims::bare_token(texts.as_slice()) {
-                Ok(token) => Look::Genuine(Genuine::Bare(token)),
+                Ok(token) => Look::Genuine(self.of_bare(token)),
                 Err(refusal) => Look::Refused(refusal),
             };
         }
-        let at = match self.0.iter().position(|set| set.texts == *texts) {
+        let at = match self.sets.iter().position(|set| set.texts == *texts) {
             Some(at) => at,
             None => {
-                self.0.truncate(SETS_MAX - 1);
-                self.0.push(Set {
+                self.sets.truncate(SETS_MAX - 1);
+                self.sets.push(Set {
                     texts: texts.clone(),
                     claims: [].into(),
                     tickets: vec![],
                     generation: None,
                 });
-                self.0.len() - 1
+                self.sets.len() - 1
             }
         };
-        // The one that was not shown for longest goes first.
-        self.0[..=at].rotate_right(1);
-        self.0[0].verify(listener)
+        self.sets[..=at].rotate_right(1);
+        self.sets[0].verify(listener)
+    }
+
+    fn of_bare(&self, token: Token) -> Arc<[Claim]> {
+        let claim = |lock: &LockName| Claim {
+            lock: lock.clone(),
+            token,
+            unsigned: true,
+        };
+        self.lock.iter().map(claim).collect()
     }
 
     /// The holder of a lock's ticket, for the audit.
     pub(super) fn holder(&self, lock: &LockName) -> Option<&str> {
-        let mut tickets = self.0.iter().flat_map(|set| &set.tickets);
+        let mut tickets = self.sets.iter().flat_map(|set| &set.tickets);
         let ticket = tickets.find(|ticket| ticket.lock == *lock)?;
         Some(&ticket.holder)
     }
 
     /// What the server is shown of a set that was looked at.
     pub(super) fn shown(&self, texts: &Tickets) -> Option<String> {
-        let set = self.0.iter().find(|set| set.texts == *texts)?;
+        let set = self.sets.iter().find(|set| set.texts == *texts)?;
         let tickets = set.tickets.iter();
         Some(ticket::shown(tickets.map(|it| (&it.lock, it.token))))
     }
@@ -97,7 +111,7 @@ impl Set {
         // Read first: if it changes meanwhile, they are looked at again.
         let generation = listener.tickets.generation();
         if self.generation == Some(generation) {
-            return Look::Genuine(Genuine::Signed(Arc::clone(&self.claims)));
+            return Look::Genuine(Arc::clone(&self.claims));
         }
         self.generation = None;
         // Nothing waits here: what is not known at once is asked for in its own time.
@@ -126,7 +140,7 @@ impl Set {
             }
         }
         self.generation = Some(generation);
-        Look::Genuine(Genuine::Signed(Arc::clone(&self.claims)))
+        Look::Genuine(Arc::clone(&self.claims))
     }
 }
 

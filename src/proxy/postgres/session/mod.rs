@@ -228,6 +228,7 @@ impl Session {
         for (name, value) in &start.parameters {
             core.parameter(name, value);
         }
+        let sets = Sets::new(&listener, &start.database);
         let flights = Flights::new(listener.sessions.clone(), listener.evictor.clone());
         Box::new(Session {
             address,
@@ -255,7 +256,7 @@ impl Session {
             acting_cursors: ActingCursors::default(),
             resolved: Resolved::default(),
             again: Again::default(),
-            sets: Sets::default(),
+            sets,
             slots: Slots::default(),
             admission: Admission::default(),
             held: Held::begin(&listener.config, has_tickets),

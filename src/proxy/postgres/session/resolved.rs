@@ -163,7 +163,7 @@ impl Session {
         let Ok(locks) = self.locks_of_anything() else {
             return Ok(None);
         };
-        let claims = match self.claims_of(run, &locks) {
+        let claims = match self.claims_of(run) {
             Ok(claims) => claims,
             // It may still be enough for what the run really needs.
             Err(Untold::Refused(_)) => return Ok(None),

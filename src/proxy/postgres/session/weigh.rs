@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::effects::Ending;
-use super::genuine::{Genuine, Look};
+use super::genuine::Look;
 use super::resolved::{MADE_MAX, defines, drops, follow_created, names_existing, shifts};
 use super::{Session, admit::Admitted};
 use crate::config::{Mode, Trust};
@@ -113,7 +113,7 @@ impl Session {
             return None;
         }
         let [tickets, comment] = &considered.presents;
-        match self.claims_by(tickets, comment, &[]) {
+        match self.claims_by(tickets, comment) {
             Ok(claims) if self.are_settled(&claims) => None,
             Ok(claims) => Some(self.settle_first(claims)),
             Err(Untold::Refused(refusal)) => Some(Weighed::Refused(refusal)),
@@ -160,7 +160,7 @@ impl Session {
         for run in considered.runs.iter().chain(&considered.analyses) {
             for texts in [&run.tickets, &run.comment] {
                 if !texts.is_empty()
-                    && let Look::Genuine(Genuine::Signed(of_run)) = self.look(texts)
+                    && let Look::Genuine(of_run) = self.look(texts)
                 {
                     join(&mut claims, of_run);
                 }
@@ -221,7 +221,7 @@ impl Session {
                 ending.distrust();
                 needed = self.locks_of_anything()?;
             }
-            let of_run = self.claims_of(run, &needed)?;
+            let of_run = self.claims_of(run)?;
             if let Some(lock) = missing(&needed, &of_run) {
                 return Err(Refusal::missing(lock.clone()).into());
             }
@@ -405,25 +405,16 @@ impl Session {
     }
 
     /// The claims of a run: those in its comment, and those of its session for the other locks.
-    pub(super) fn claims_of(
-        &mut self,
-        run: &Run,
-        needed: &[LockName],
-    ) -> Result<Arc<[Claim]>, Untold> {
-        self.claims_by(&run.tickets, &run.comment, needed)
+    pub(super) fn claims_of(&mut self, run: &Run) -> Result<Arc<[Claim]>, Untold> {
+        self.claims_by(&run.tickets, &run.comment)
     }
 
-    fn claims_by(
-        &mut self,
-        tickets: &Tickets,
-        comment: &Tickets,
-        needed: &[LockName],
-    ) -> Result<Arc<[Claim]>, Untold> {
-        let of_session = self.claims_in(tickets, needed)?;
+    fn claims_by(&mut self, tickets: &Tickets, comment: &Tickets) -> Result<Arc<[Claim]>, Untold> {
+        let of_session = self.claims_in(tickets)?;
         if comment.is_empty() {
             return Ok(of_session);
         }
-        let of_comment = self.claims_in(comment, needed)?;
+        let of_comment = self.claims_in(comment)?;
         let mut claims = of_comment.to_vec();
         let others = of_session.iter();
         let others = others.filter(|claim| !of_comment.iter().any(|it| it.lock == claim.lock));
@@ -432,40 +423,18 @@ impl Session {
         Ok(claims.into())
     }
 
-    fn claims_in(&mut self, texts: &Tickets, needed: &[LockName]) -> Result<Arc<[Claim]>, Untold> {
+    fn claims_in(&mut self, texts: &Tickets) -> Result<Arc<[Claim]>, Untold> {
         if texts.is_empty() {
             return Ok([].into());
         }
         match self.look(texts) {
-            Look::Genuine(Genuine::Signed(claims)) => Ok(claims),
-            Look::Genuine(Genuine::Bare(token)) => Ok(self.of_bare(token, needed)?),
+            Look::Genuine(claims) => Ok(claims),
             Look::Refused(refusal) => Err(refusal.into()),
             Look::Unknown => {
                 self.begin_verifying(texts.clone());
                 Err(Untold::Later)
             }
         }
-    }
-
-    /// A bare token is the needed lock's. Where none is needed, it is that of the one lock that the
-    /// rules name, so that a read presents it too.
-    fn of_bare(&self, token: Token, needed: &[LockName]) -> Result<Arc<[Claim]>, Refusal> {
-        let lock = match needed {
-            [lock] => Some(lock.clone()),
-            [] => self.listener.only_lock(),
-            _ => {
-                return Err(Refusal::invalid(
-                    "this statement needs several locks: a bare token does not say which one it \
-                     is for",
-                ));
-            }
-        };
-        let claim = lock.map(|lock| Claim {
-            lock,
-            token,
-            unsigned: true,
-        });
-        Ok(claim.into_iter().collect())
     }
 }
 

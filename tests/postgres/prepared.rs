@@ -125,3 +125,21 @@ fn what_is_prepared_may_change_what_names_do() {
     other.query("INSERT INTO free VALUES (1)").refused("RF002");
     assert_eq!(world.order(), "first");
 }
+
+/// Of two locks, the record tells which one it needs.
+#[test]
+fn what_another_statement_lacks_takes_no_name_off_the_record() {
+    let world = World::with(|setup| setup.with_rules(TWO));
+    let mut client = holder(&world.proxy, "orders");
+    prepare(&mut client, "orders", "kept");
+    let told = client.query("SELECT NULL::no_such_type; COMMIT PREPARED 'kept'");
+    assert_eq!(told.code(), "42704", "{told:?}");
+    client.query("COMMIT PREPARED 'kept'").ok();
+    world.direct().query("DELETE FROM orders WHERE id = 9").ok();
+    // Where the server has nothing, the record goes.
+    prepare(&mut client, "orders", "gone");
+    world.direct().query("ROLLBACK PREPARED 'gone'").ok();
+    let told = client.query("COMMIT PREPARED 'gone'");
+    assert_eq!(told.code(), "42704", "{told:?}");
+    client.query("ROLLBACK PREPARED 'gone'").refused("RF002");
+}

@@ -336,3 +336,70 @@ fn a_copy_in_a_pipeline_ends_without_its_session() {
     assert_eq!(old.backend_pid(), pid);
     assert_eq!(old.query("SELECT count(*) FROM plain").value(), "0");
 }
+
+/// What commits in its middle, or is bound to no transaction, may have done something.
+#[test]
+fn a_cancelled_statement_that_may_be_done_in_part_is_told_as_unknown() {
+    let world = World::new();
+    let mut direct = world.direct();
+    direct.query("CREATE SEQUENCE counter").ok();
+    direct
+        .query(
+            "CREATE PROCEDURE pause() LANGUAGE plpgsql AS \
+             $$BEGIN UPDATE orders SET note = 'called'; COMMIT; PERFORM pg_sleep(60); END$$",
+        )
+        .ok();
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    let note = "SELECT note FROM orders WHERE id = 1";
+    for (n, (text, seen, after)) in [
+        (
+            "DO $$BEGIN UPDATE orders SET note = 'done'; COMMIT; PERFORM pg_sleep(60); END$$",
+            note,
+            "done",
+        ),
+        ("CALL pause()", note, "called"),
+        (
+            "SELECT setval('counter', 777), pg_sleep(60)",
+            "SELECT last_value FROM counter",
+            "777",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let token = 2 * n as u64 + 1;
+        let mut old = world.proxy.holder(token);
+        old.send(&query(text));
+        eventually("the statement", || {
+            world.admin().query(sleeping).value() == "1"
+        });
+        let _new = seal(&world, token + 1);
+        let told = old.answer();
+        let told = told.refused("08007");
+        assert_eq!(told.json()["outcome"], "unknown", "{text}");
+        assert_eq!(world.direct().query(seen).value(), after, "{text}");
+        // Its session stays usable.
+        old.query("SET ringfence.token = ''").ok();
+    }
+}
+
+#[test]
+fn an_index_that_is_built_concurrently_and_cancelled_is_told_as_unknown() {
+    let world = World::new();
+    let mut blocker = world.direct();
+    blocker.query("BEGIN; SELECT * FROM orders").ok();
+    let mut old = world.proxy.holder(1);
+    old.send(&query(
+        "CREATE INDEX CONCURRENTLY left_over ON orders (note)",
+    ));
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    blocker
+        .query("COMMIT; BEGIN; UPDATE orders SET note = note")
+        .ok();
+    eventually("the index", || world.admin().query(waits).value() == "1");
+    let mut new = world.proxy.holder(2);
+    new.send(&query("SELECT note FROM orders"));
+    let told = old.answer();
+    told.refused("08007");
+    new.answer().ok();
+}

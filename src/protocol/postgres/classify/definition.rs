@@ -121,7 +121,10 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
         }
         Node::CreateSeqStmt(it) => created("CREATE SEQUENCE", it.sequence(), sweep)?,
         Node::AlterSeqStmt(it) => on("ALTER SEQUENCE", it.sequence(), Effect::Define, sweep)?,
-        Node::IndexStmt(it) => on("CREATE INDEX", it.relation(), Effect::Define, sweep)?,
+        Node::IndexStmt(it) => {
+            sweep.uses.concurrently = it.concurrent;
+            on("CREATE INDEX", it.relation(), Effect::Define, sweep)?
+        }
         Node::RuleStmt(it) => {
             // What it will do counts for whoever makes it.
             sweep.visit(it.where_clause())?;
@@ -227,6 +230,7 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
             Node::PartitionCmd(part) => {
                 on("ALTER TABLE", part.name(), Effect::Define, sweep)?;
                 visit_bounds(part.bound(), sweep)?;
+                sweep.uses.concurrently |= part.concurrent;
             }
             Node::RangeVar(name) => sweep.target(name, Effect::Define)?,
             // USING and DEFAULT of a new column are computed at once, for each row.
@@ -359,6 +363,7 @@ fn push_moved(schema: Option<&str>, name: &str, sweep: &mut Sweep) {
 
 fn drop_objects(it: &nodes::DropStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
     use raw::ObjectType as Kind;
+    sweep.uses.concurrently = it.concurrent;
     if it.remove_type == Kind::OBJECT_EXTENSION {
         // Its tables go with it.
         return Ok(everything("DROP", "an extension has any relations", sweep));

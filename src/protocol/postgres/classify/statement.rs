@@ -243,6 +243,8 @@ pub struct Uses {
     pub redefines: bool,
     /// What it creates may be there already, and be something else.
     pub if_not_exists: bool,
+    /// CONCURRENTLY: it takes several transactions.
+    pub concurrently: bool,
 }
 
 /// A relation as it is written.
@@ -389,6 +391,17 @@ impl Statement {
     /// in another, as may a text that was not read.
     pub fn may_commit_inside(&self) -> bool {
         matches!(self.operation, "CALL" | "DO") || matches!(self.class, Class::Unknown(_))
+    }
+
+    /// Whether an error in it may leave something of it done: it commits in its middle, is not
+    /// bound to a transaction, or moves a sequence.
+    pub fn may_be_done_in_part(&self) -> bool {
+        let mut called = self.uses.functions.iter();
+        self.may_commit_inside()
+            || self.uses.concurrently
+            || matches!(self.class, Class::Maintenance)
+            || self.operation == "DDL"
+            || called.any(|call| &*call.name == "setval")
     }
 }
 

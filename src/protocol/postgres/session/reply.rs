@@ -3,7 +3,7 @@
 use super::span::{Origin, Span, SpanId, Step};
 use super::state::{Act, Shown};
 use super::{Session, commits, forgets};
-use crate::protocol::postgres::classify::{Class, SessionControl, TransactionControl};
+use crate::protocol::postgres::classify::{Class, SessionControl, Statement, TransactionControl};
 use crate::protocol::postgres::frame::{BackendMessage, ClosedKind, TransactionStatus};
 
 /// A reply that does not fit what was sent: the session cannot go on.
@@ -113,6 +113,24 @@ impl Session {
             _ => {}
         }
         Ok(told)
+    }
+
+    /// The statement that the server answers now, where it was read.
+    pub fn awaited_statement(&self) -> Option<&Statement> {
+        match self.spans.front()?.steps.front()? {
+            Step::Statement(Some(act)) => Some(&act.statement),
+            _ => None,
+        }
+    }
+
+    /// Whether an error that the server tells now may leave something done.
+    pub fn may_be_done_in_part(&self) -> bool {
+        let awaited = self.spans.front().and_then(|span| span.steps.front());
+        match awaited {
+            Some(Step::Statement(Some(act))) => act.statement.may_be_done_in_part(),
+            Some(Step::Statement(None) | Step::Unread | Step::Function) => true,
+            _ => false,
+        }
     }
 
     fn looked(&mut self, shown: Option<Shown>) {

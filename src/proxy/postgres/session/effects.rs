@@ -279,11 +279,23 @@ impl Effects {
         self.redefined.is_some()
     }
 
-    /// The server told an error in this span.
-    pub(super) fn failed(&mut self, span: Option<SpanId>, sqlstate: Option<&[u8]>) {
+    /// The server told an error in this span, of this statement where that is known.
+    pub(super) fn failed(
+        &mut self,
+        span: Option<SpanId>,
+        statement: Option<&Statement>,
+        sqlstate: Option<&[u8]>,
+    ) {
+        // What another statement lacks is no sign of what is prepared.
+        let missing = match statement.map(|it| &it.class) {
+            Some(Class::Transaction(
+                TransactionControl::CommitPrepared(gid) | TransactionControl::RollbackPrepared(gid),
+            )) if sqlstate == Some(UNDEFINED) => Some(gid),
+            _ => None,
+        };
         let awaited = |it: &&mut Named| Some(it.span) == span && it.outcome == Outcome::Awaited;
         for name in self.names.iter_mut().filter(awaited) {
-            name.outcome = match sqlstate == Some(UNDEFINED) && !name.prepares {
+            name.outcome = match !name.prepares && missing == Some(&name.gid) {
                 true => Outcome::NotFound,
                 false => Outcome::Failed,
             };

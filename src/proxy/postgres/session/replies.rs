@@ -112,12 +112,15 @@ impl Session {
     fn take_reply(&mut self, message: &BackendMessage<'_>) -> Result<Deliver, Unexpected> {
         if let BackendMessage::Error(fields) = message {
             let span = self.core.awaited_span();
-            self.effects.failed(span, fields.sqlstate());
+            let statement = self.core.awaited_statement();
+            self.effects.failed(span, statement, fields.sqlstate());
             self.effects.told_fatal |= fields.is_fatal();
         }
         if let BackendMessage::CommandComplete { tag } = message {
             self.effects.completed(self.core.awaited_span(), tag);
         }
+        let is_error = matches!(message, BackendMessage::Error(_));
+        let in_part = is_error && self.core.may_be_done_in_part();
         let reply = self.core.reply(message)?;
         if reply.committed {
             self.effects.committed(&self.database);
@@ -142,7 +145,7 @@ impl Session {
             (BackendMessage::Error(fields), Deliver::Pass)
                 if fields.sqlstate() == Some(CANCELLED.as_bytes()) =>
             {
-                let Some(refusal) = self.cancelled_for() else {
+                let Some(refusal) = self.cancelled_for(in_part) else {
                     return Ok(Deliver::Pass);
                 };
                 self.report(&refusal, "statement");

@@ -257,12 +257,22 @@ impl Session {
         self.backend_ended();
     }
 
-    /// What a statement that was cancelled is told.
-    pub(super) fn cancelled_for(&self) -> Option<Refusal> {
-        match &self.revocation.state {
-            State::Active(active) => Some(active.refusal.clone()),
-            State::None | State::Condemned(..) => None,
+    /// What a statement that was cancelled is told. `in_part`: something of it may be done.
+    pub(super) fn cancelled_for(&self, in_part: bool) -> Option<Refusal> {
+        let State::Active(active) = &self.revocation.state else {
+            return None;
+        };
+        if !in_part {
+            return Some(active.refusal.clone());
         }
+        let unknown = "a newer holder has this lock: the statement was cancelled, and what it does \
+                       outside of a transaction, or has committed, may be done";
+        Some(Refusal {
+            lock: active.refusal.lock.clone(),
+            token: active.refusal.token,
+            watermark: active.refusal.watermark,
+            ..Refusal::unknown(unknown)
+        })
     }
 
     /// Why the session is being ended.

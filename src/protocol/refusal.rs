@@ -145,6 +145,17 @@ impl Refusal {
         }
     }
 
+    /// The same, with the reason why it counts as a write under that lock.
+    pub fn because(self, why: Option<&str>) -> Refusal {
+        let Some(why) = why else {
+            return self;
+        };
+        Refusal {
+            detail: format!("{}: {why}", self.detail).into(),
+            ..self
+        }
+    }
+
     /// A malformed or forged ticket, or a malformed request.
     pub fn invalid(detail: impl Into<Cow<'static, str>>) -> Refusal {
         Refusal::new(Code::Invalid, detail)

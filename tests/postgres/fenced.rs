@@ -271,3 +271,41 @@ fn observe_mode_forwards_what_enforce_would_refuse() {
         .ok();
     client.query("SET default_transaction_read_only = off").ok();
 }
+
+#[test]
+fn a_refusal_says_why_what_looks_harmless_needs_a_ticket() {
+    let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+    let mut direct = world.direct();
+    direct
+        .query("CREATE FUNCTION ours() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+        .ok();
+    let mut client = world.proxy.client();
+    for (sql, why) in [
+        ("SELCT 1", "it is not in Postgres's grammar"),
+        ("SELECT ours()", "it calls a volatile function"),
+        ("SELECT nothing()", "it calls a function that is not known"),
+        ("DO $$BEGIN END$$", "a code block may write to anything"),
+        (
+            "DROP SCHEMA public CASCADE",
+            "CASCADE may reach any relation",
+        ),
+        (
+            "UPDATE nowhere SET a = 1",
+            "it writes to a relation that is not known",
+        ),
+    ] {
+        let told = client.query(sql);
+        let message = &told.refused("RF002").message;
+        let expected = format!("this write needs a ticket for the lock `orders`: {why}");
+        assert_eq!(*message, expected, "{sql}");
+    }
+    let told = client.query("UPDATE orders SET note = 'late'");
+    assert!(told.refused("RF002").message.ends_with("`orders`"));
+    client.query("BEGIN; CREATE VIEW v AS SELECT 1 AS one").ok();
+    let told = client.query("SELECT * FROM v");
+    let message = &told.refused("RF002").message;
+    assert!(
+        message.contains("an earlier statement of its transaction"),
+        "{message}"
+    );
+}

@@ -36,6 +36,8 @@ pub(super) struct Ending {
     pub(super) made: Vec<RelationName>,
     /// All tables that its transaction has created, whatever became of them.
     pub(super) created: Vec<RelationName>,
+    /// Why its last statement counts as a write to anything, if it does.
+    pub(super) because: Option<&'static str>,
     /// What it needs was told without a catalog.
     pub(super) provisional: bool,
     /// It prepares transactions under these names.

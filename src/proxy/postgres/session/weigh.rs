@@ -219,11 +219,14 @@ impl Session {
             if self.holds_what_changed(run, &mut ending) {
                 // It is read at the transaction's end.
                 ending.distrust();
+                ending.because = Some("what a cursor of its transaction does is not known");
                 needed = self.locks_of_anything()?;
             }
             let of_run = self.claims_of(run)?;
             if let Some(lock) = missing(&needed, &of_run) {
-                return Err(Refusal::missing(lock.clone()).into());
+                return Err(Refusal::missing(lock.clone())
+                    .because(ending.because)
+                    .into());
             }
             writes |= !needed.is_empty();
             join(&mut claims, of_run);
@@ -259,6 +262,7 @@ impl Session {
 
     /// The locks that a run needs a current ticket for.
     fn locks_of(&mut self, run: &Run, ending: &mut Ending) -> Result<Vec<LockName>, Untold> {
+        ending.because = None;
         if let Class::Transaction(control) = &run.statement.class {
             return self.locks_of_control(control, ending);
         }
@@ -279,9 +283,12 @@ impl Session {
                 follow_made(&mut ending.made, &run.statement);
             }
             follow_created(&mut ending.created, &run.statement);
+            ending.because =
+                Some("an earlier statement of its transaction may have changed what names do");
             return self.locks_of_anything();
         }
         let resolution = self.resolution_of(run, ending)?;
+        ending.because = resolution.everything;
         self.check_unseen(run, ending, false)?;
         let unseen = self.unseen_behind(run, ending, resolution.everything.is_some())?;
         ending.unseen = ending.unseen.max(unseen);

@@ -22,6 +22,7 @@ mod link;
 mod rights;
 
 use std::collections::HashSet;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -178,7 +179,8 @@ const END: &str = "SELECT c.pid, c.started, a.backend_start IS NULL, \
 const PREPARED: &str = "SELECT gid FROM pg_prepared_xacts";
 
 const CANCEL: &str = "SELECT pg_cancel_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = $1 \
-     AND (extract(epoch FROM a.backend_start) * 1000000)::bigint = $2";
+     AND (extract(epoch FROM a.backend_start) * 1000000)::bigint = $2 \
+     AND a.wait_event IS DISTINCT FROM 'SyncRep'";
 
 impl Control {
     /// A connection that opens when it is used. `runtime` carries it.
@@ -265,7 +267,7 @@ impl Control {
     /// The names under which transactions are prepared, in any database.
     pub(super) async fn prepared(&self) -> Result<HashSet<String>, ControlError> {
         let rows = self.call(PREPARED, &[]).await?;
-        rows.iter().map(|row| column(row, 0)).collect()
+        rows.iter().map(|row| name(row, 0)).collect()
     }
 
     /// Has the server end these sessions, all of one system. Returns those that it still lists:
@@ -312,4 +314,20 @@ fn check_system(link: &Link, system: &str) -> Result<(), ControlError> {
 pub(super) fn column<'r, T: FromSql<'r>>(row: &'r Row, at: usize) -> Result<T, ControlError> {
     row.try_get(at)
         .map_err(|error| ControlError::Unfit(format!("its answer is not understood: {error}")))
+}
+
+/// A name. In a database without an encoding it may have any bytes: what is not UTF-8 in it is not
+/// told, and texts that have such cannot be read either.
+pub(super) fn name<T: From<String>>(row: &Row, at: usize) -> Result<T, ControlError> {
+    struct Lossy(String);
+    impl<'r> FromSql<'r> for Lossy {
+        fn from_sql(_: &Type, raw: &'r [u8]) -> Result<Lossy, Box<dyn Error + Sync + Send>> {
+            Ok(Lossy(String::from_utf8_lossy(raw).into_owned()))
+        }
+
+        fn accepts(of: &Type) -> bool {
+            <&str as FromSql>::accepts(of)
+        }
+    }
+    column(row, at).map(|Lossy(name)| name.into())
 }

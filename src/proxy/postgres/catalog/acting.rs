@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 
 use super::load::rows;
 use crate::protocol::postgres::resolve::{Oid, is_harmless};
-use crate::proxy::postgres::control::{ControlError, column};
+use crate::proxy::postgres::control::{ControlError, column, name};
 
 /// Functions; those that they call by their defaults or are aggregates of; and the types that their
 /// defaults are turned into, or that aggregates keep.
@@ -174,8 +174,8 @@ pub(super) async fn functions(client: &Client) -> Result<Vec<Called>, ControlErr
     let called = rows.iter().map(|row| {
         Ok(Called {
             oid: column(row, 0)?,
-            schema: column::<&str>(row, 1)?.into(),
-            name: column::<&str>(row, 2)?.into(),
+            schema: name(row, 1)?,
+            name: name(row, 2)?,
             volatile: column(row, 3)?,
             single_argument: column(row, 4)?,
             uses: column(row, 5)?,
@@ -422,6 +422,6 @@ async fn oid_pairs(client: &Client, statement: &str) -> Result<Vec<(Oid, Oid)>, 
 
 async fn names(client: &Client, statement: &str) -> Result<Vec<(Oid, Box<str>)>, ControlError> {
     let rows = rows(client, statement).await?;
-    let named = |row| Ok((column(row, 0)?, column::<&str>(row, 1)?.into()));
+    let named = |row| Ok((column(row, 0)?, name(row, 1)?));
     rows.iter().map(named).collect()
 }

@@ -8,7 +8,7 @@ use super::acting;
 use crate::protocol::postgres::resolve::{
     Catalog, CatalogParts, Dependent, ForeignKey, Function, Oid, Relation, RelationKind,
 };
-use crate::proxy::postgres::control::{ControlError, column};
+use crate::proxy::postgres::control::{ControlError, column, name};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 const END: &str = "COMMIT";
@@ -110,8 +110,8 @@ pub(super) async fn load(
         let oid = column(row, 0)?;
         Ok(Relation {
             oid,
-            schema: column::<&str>(row, 1)?.into(),
-            name: column::<&str>(row, 2)?.into(),
+            schema: name(row, 1)?,
+            name: name(row, 2)?,
             kind: kind(column(row, 3)?),
             temporary: column(row, 4)?,
             parents: of(&parents, oid),

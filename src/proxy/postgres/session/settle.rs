@@ -159,7 +159,12 @@ pub(super) async fn ask_foreign(database: Arc<Database>) -> Result<ForeignTables
 
 fn not_loaded(error: &CatalogError) -> Refusal {
     tracing::warn!(%error, "no catalog to resolve names against");
-    Refusal::busy("the tables of this database are not known now", RETRY_AFTER)
+    let why = match error {
+        CatalogError::Unloaded { source, .. } => source.to_string(),
+        CatalogError::TooMany => error.to_string(),
+    };
+    let detail = format!("the tables of this database are not known now: {why}");
+    Refusal::busy(detail, RETRY_AFTER)
 }
 
 impl Session {

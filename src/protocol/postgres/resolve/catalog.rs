@@ -78,6 +78,8 @@ pub struct Dependent {
     pub relation: Option<Oid>,
     /// It may be all of that relation, or a part that others depend on.
     pub carries: bool,
+    /// It has values of the rows' type: what changes a row changes them.
+    pub by_type: bool,
 }
 
 /// A function, an aggregate, a window function or a procedure.

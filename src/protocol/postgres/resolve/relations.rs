@@ -275,6 +275,7 @@ impl<'v> Reach<'v> {
             rows: effect.changes_rows(),
             by_key: false,
             drops: effect == Effect::Drop,
+            shapes: effect == Effect::Define,
         };
         let mut left = vec![(relation.oid, start)];
         // Of this effect: what another one reaches from the same relation may be less.
@@ -322,17 +323,18 @@ impl<'v> Reach<'v> {
                 };
                 left.extend(catalog.children(oid).iter().map(|child| (*child, below)));
             }
-            for dependent in relation.dependents.iter().filter(|_| step.drops) {
-                let Some(oid) = dependent.relation else {
-                    self.everything("CASCADE may reach any relation");
-                    continue;
-                };
-                let goes = Step {
+            for dependent in &relation.dependents {
+                let below = Step {
                     descend: true,
-                    drops: dependent.carries,
+                    drops: step.drops && dependent.carries,
+                    shapes: (step.drops || step.shapes) && dependent.by_type,
                     ..Step::default()
                 };
-                left.push((oid, goes));
+                match dependent.relation {
+                    _ if !step.drops && !below.shapes => {}
+                    Some(oid) => left.push((oid, below)),
+                    None => self.everything("what depends on it is not known"),
+                }
             }
             for (referencing, key) in catalog.references(oid) {
                 let acts = match effect {
@@ -352,7 +354,7 @@ impl<'v> Reach<'v> {
                         descend: true,
                         rows: true,
                         by_key: true,
-                        drops: false,
+                        ..Step::default()
                     };
                     left.push((*referencing, whole));
                 }
@@ -372,6 +374,8 @@ struct Step {
     by_key: bool,
     /// It goes, with what depends on it.
     drops: bool,
+    /// Its rows may become others.
+    shapes: bool,
 }
 
 impl Step {
@@ -381,6 +385,7 @@ impl Step {
             rows: self.rows || other.rows,
             by_key: self.by_key || other.by_key,
             drops: self.drops || other.drops,
+            shapes: self.shapes || other.shapes,
         }
     }
 }

@@ -49,7 +49,7 @@ const KEYS: &str = "SELECT conrelid, confrelid, confdeltype IN ('c', 'n', 'd'), 
          AND (c.relkind = 'p' OR c.relispartition) \
      FROM pg_constraint JOIN pg_class c ON c.oid = confrelid WHERE contype = 'f'";
 
-/// What goes with a relation that is dropped with CASCADE: other relations, whole or in a part, and
+/// What depends on a relation, or on the type of its rows: other relations, whole or in a part, and
 /// what is no part of one (`NULL`). The server's own triggers go with their keys.
 const DEPENDENTS: &str = "WITH part (class, object, relation, carries) AS MATERIALIZED ( \
      SELECT 'pg_class'::regclass, oid, oid, true FROM pg_class WHERE oid >= 16384 UNION ALL \
@@ -65,7 +65,9 @@ const DEPENDENTS: &str = "WITH part (class, object, relation, carries) AS MATERI
      UNION ALL SELECT 'pg_statistic_ext'::regclass, oid, stxrelid, false FROM pg_statistic_ext \
      UNION ALL SELECT 'pg_publication_rel'::regclass, oid, prrelid, false \
          FROM pg_publication_rel) \
-     SELECT DISTINCT o.relation, d.relation, coalesce(d.carries, false) FROM pg_depend \
+     SELECT DISTINCT o.relation, d.relation, coalesce(d.carries, false), \
+         o.class = 'pg_type'::regclass \
+         AND (d.relation IS NOT NULL OR classid = 'pg_type'::regclass) FROM pg_depend \
      JOIN part o ON (o.object, o.class) = (refobjid, refclassid) \
      LEFT JOIN part d ON (d.object, d.class) = (objid, classid) \
      WHERE refobjid >= 16384 AND d.relation IS DISTINCT FROM o.relation \
@@ -196,6 +198,7 @@ async fn dependents(client: &Client) -> Result<HashMap<Oid, Vec<Dependent>>, Con
         let dependent = Dependent {
             relation: column(&row, 1)?,
             carries: column(&row, 2)?,
+            by_type: column(&row, 3)?,
         };
         dependents
             .entry(column(&row, 0)?)

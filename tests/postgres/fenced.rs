@@ -309,3 +309,31 @@ fn a_refusal_says_why_what_looks_harmless_needs_a_ticket() {
         "{message}"
     );
 }
+
+#[test]
+fn rows_are_locked_where_the_clause_says() {
+    let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+    world
+        .direct()
+        .query("CREATE VIEW seen AS SELECT * FROM orders")
+        .ok();
+    let mut client = world.proxy.client();
+    for sql in [
+        "SELECT p.* FROM plain p LEFT JOIN orders o USING (id) FOR UPDATE OF p",
+        "WITH c AS (SELECT id FROM plain FOR UPDATE SKIP LOCKED) SELECT * FROM orders JOIN c USING (id)",
+        "SELECT * FROM (SELECT * FROM plain FOR UPDATE) s, orders",
+        "SELECT * FROM orders WHERE id IN (SELECT id FROM plain FOR SHARE)",
+    ] {
+        let told = client.query(sql);
+        assert_eq!(told.code(), "", "{sql}: {told:?}");
+    }
+    for sql in [
+        "SELECT * FROM plain p JOIN orders o USING (id) FOR UPDATE",
+        "SELECT * FROM plain p JOIN orders o USING (id) FOR UPDATE OF o",
+        "SELECT * FROM plain p JOIN seen o USING (id) FOR KEY SHARE OF o",
+        "SELECT * FROM plain p, (SELECT * FROM orders) s FOR UPDATE OF s",
+        "SELECT * FROM plain p, (SELECT * FROM orders) s FOR UPDATE",
+    ] {
+        client.query(sql).refused("RF002");
+    }
+}

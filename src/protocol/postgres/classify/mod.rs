@@ -34,6 +34,7 @@ mod analysed;
 mod cache;
 mod call;
 mod definition;
+mod locking;
 mod session;
 mod shape;
 mod statement;

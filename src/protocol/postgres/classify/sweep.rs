@@ -10,6 +10,7 @@ use pg_raw_parse::walk::{Recurse, walk_manual};
 use pg_raw_parse::{ConstValue, Node, nodes, raw};
 
 use super::call::{argument, by_syntax, syntax_function, truth};
+use super::locking::locked;
 use super::statement::{Argument, Effect, FunctionUse, RelationName, SetConfig, Target, Uses};
 
 /// Most nodes of one statement that are visited.
@@ -28,7 +29,7 @@ pub(super) struct Sweep {
     pub(super) uses: Uses,
     /// It changes data, or creates.
     pub(super) writes: bool,
-    /// A clause locks rows.
+    /// A clause locks rows of whatever is read.
     locks_rows: bool,
     /// Names without a dot, and those of relations, their aliases too.
     columns: HashSet<Box<str>>,
@@ -73,6 +74,17 @@ impl Sweep {
             relation: relation(name),
             effect,
             only: !name.inh,
+        };
+        add(&mut self.uses.targets, target)
+    }
+
+    /// A clause locks rows of a relation that is read.
+    fn lock(&mut self, name: &nodes::RangeVar) -> Result<(), TooMany> {
+        self.writes = true;
+        let target = Target {
+            relation: relation(name),
+            effect: Effect::Lock,
+            only: false,
         };
         add(&mut self.uses.targets, target)
     }
@@ -139,8 +151,10 @@ impl Sweep {
                 continue;
             }
             // The walk stops at what the grammar has beside expressions: options, of which none
-            // is computed, parts of ALTER TABLE that have no more than options, a rule's NOTIFY.
+            // is computed, parts of ALTER TABLE that have no more than options, a rule's NOTIFY,
+            // names of what a FROM has already.
             if let Node::DefElem(_)
+            | Node::LockingClause(_)
             | Node::ATAlterConstraint(_)
             | Node::ReplicaIdentityStmt(_)
             | Node::NotifyStmt(_) = node
@@ -278,7 +292,16 @@ impl Sweep {
     }
 
     fn note_select(&mut self, select: &nodes::SelectStmt) -> Result<(), TooMany> {
-        self.locks_rows |= !select.locking_clause().is_empty();
+        if !select.locking_clause().is_empty() {
+            match locked(select) {
+                Some(relations) => {
+                    for name in relations {
+                        self.lock(name)?;
+                    }
+                }
+                None => self.locks_rows = true,
+            }
+        }
         match select.into_clause().and_then(|into| into.rel()) {
             Some(name) => self.target(
                 name,

@@ -51,9 +51,34 @@ fn changes_name_their_targets() {
         ),
         ("SELECT * INTO t FROM u", "w t"),
         ("SELECT * FROM t FOR UPDATE", "w t"),
+        ("SELECT * FROM t, s.u FOR SHARE", "w s.u t"),
+        ("SELECT * FROM t JOIN u ON a = b FOR UPDATE OF u", "w u"),
+        (
+            "SELECT * FROM t AS x CROSS JOIN x AS y FOR UPDATE OF y, x",
+            "w x t",
+        ),
+        (
+            "SELECT * FROM (SELECT * FROM t) x, u FOR UPDATE OF u",
+            "w u",
+        ),
+        (
+            "SELECT * FROM (SELECT * FROM t) x, u FOR UPDATE OF x",
+            "w u t",
+        ),
+        ("SELECT * FROM (SELECT * FROM t) x, u FOR UPDATE", "w u t"),
+        (
+            "WITH x AS (SELECT * FROM t FOR UPDATE SKIP LOCKED) SELECT * FROM u, x",
+            "w t",
+        ),
+        ("SELECT * FROM (SELECT * FROM t FOR UPDATE) x, u", "w t"),
+        (
+            "SELECT * FROM t TABLESAMPLE system (1), generate_series(1, 2) g FOR UPDATE",
+            "w t",
+        ),
+        ("SELECT * FROM t FOR UPDATE OF nothing", "w t"),
         (
             "SELECT * FROM s.t, u WHERE a IN (SELECT 1 FROM v FOR KEY SHARE)",
-            "w v u s.t",
+            "w v",
         ),
         ("EXPLAIN ANALYZE UPDATE t SET a = 1", "w t"),
         ("EXPLAIN (ANALYZE, BUFFERS) INSERT INTO t VALUES (1)", "w t"),

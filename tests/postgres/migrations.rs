@@ -233,3 +233,27 @@ fn what_a_guarded_table_has_rows_of_is_changed_by_its_holder() {
     }
     client.query("ALTER TABLE own ADD COLUMN c int").ok();
 }
+
+#[test]
+fn temporary_tables_are_the_sessions_own_at_once_and_stay_so() {
+    let world = guarding_orders();
+    let mut client = world.proxy.client();
+    for sql in [
+        "CREATE TEMP TABLE one (a int); INSERT INTO one VALUES (1)",
+        "BEGIN; SELECT 1 AS a INTO TEMP two; UPDATE two SET a = 2; COMMIT",
+        "CREATE VIEW unrelated AS SELECT 1 AS a",
+        "ALTER TABLE plain RENAME COLUMN note TO noted",
+        "INSERT INTO one VALUES (2)",
+        "CREATE TEMP TABLE three (a int); INSERT INTO three SELECT a FROM two",
+        "DROP TABLE one, two, three",
+    ] {
+        let told = client.query(sql);
+        assert_eq!(told.code(), "", "{sql}: {told:?}");
+    }
+    // What has its name, or takes it, may be anything.
+    client
+        .query("CREATE TEMP TABLE four (a int, note text)")
+        .ok();
+    client.query("ALTER TABLE four RENAME TO five").ok();
+    client.query("INSERT INTO four VALUES (1)").refused("RF002");
+}

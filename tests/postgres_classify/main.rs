@@ -41,6 +41,7 @@ fn view<'v>(catalog: &'v Catalog, path: &'v [Box<str>]) -> View<'v> {
         temporary: &[],
         made: &[],
         redefined: false,
+        sure: false,
     }
 }
 

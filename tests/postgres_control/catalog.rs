@@ -33,6 +33,7 @@ fn needs(catalog: &Catalog, statement: &str) -> Resolution {
         temporary: &[],
         made: &[],
         redefined: false,
+        sure: false,
     };
     let classified = Classifier::new().classify(statement.as_bytes(), Lexing::CERTAIN);
     resolve(&classified.statements[0], &[], &view, &rules)

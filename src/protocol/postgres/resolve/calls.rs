@@ -81,8 +81,11 @@ impl Reach<'_> {
                 .filter(|function| self.can_see(schema, &function.schema))
                 .peekable();
             if candidates.peek().is_none() {
-                if !call.by_syntax {
-                    self.not_found("it calls a function that is not known");
+                let nowhere = self.view.sure && known.is_empty();
+                match call.by_syntax {
+                    true => {}
+                    false if nowhere => self.missing = true,
+                    false => self.not_found("it calls a function that is not known"),
                 }
                 continue;
             }

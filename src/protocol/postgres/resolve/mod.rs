@@ -12,6 +12,8 @@
 //! - An unqualified name stands for every relation of that name in the path; in any schema, where
 //!   the path is not known. A temporary table of the session hides none of them: more locks may be
 //!   asked for than the server's own resolution would need, never fewer.
+//! - A name that is nowhere is refused by the server, where that is sure ([`View::sure`]); what it
+//!   writes to counts by its name all the same.
 //! - A function is a read if the server calls it immutable or stable. A function that is declared
 //!   so and calls a volatile one breaks its own promise, and the server does not hold it to it; nor
 //!   does this module, but for those that are known to run a text (the shell marks them volatile).
@@ -56,6 +58,9 @@ pub struct View<'v> {
     /// Something on its way, or in the open transaction, may make names do what the catalog does
     /// not tell.
     pub redefined: bool,
+    /// The catalog was loaded when the statement was there, and nothing of the session is on its
+    /// way: the server refuses a name that is in no schema.
+    pub sure: bool,
 }
 
 /// What a statement needs.

@@ -186,7 +186,10 @@ impl<'v> Reach<'v> {
         }
         let own = self.is_own_temporary(name) || self.made(name).is_some();
         if candidates.is_empty() && !is_cte && !own {
-            self.not_found("it reads a relation that is not known");
+            match self.is_nowhere(name) {
+                true => self.missing = true,
+                false => self.not_found("it reads a relation that is not known"),
+            }
         }
     }
 
@@ -210,7 +213,9 @@ impl<'v> Reach<'v> {
         self.temporary |= own;
         match self.made(name) {
             Some(made) => self.add_created(made, false),
-            None if candidates.is_empty() && !own && drops => self.add_absent(name),
+            None if candidates.is_empty() && !own && (drops || self.is_nowhere(name)) => {
+                self.add_absent(name);
+            }
             None if candidates.is_empty() && !own => {
                 self.not_found("it writes to a relation that is not known");
             }
@@ -221,13 +226,19 @@ impl<'v> Reach<'v> {
         }
     }
 
+    /// Whether the server has no relation of this name, whatever its search path is.
+    fn is_nowhere(&self, name: &RelationName) -> bool {
+        let mut named = self.view.catalog.named(&name.name);
+        self.view.sure && named.next().is_none()
+    }
+
     /// A name that the catalog does not have: it is asked anew, and rules that would cover it do.
     fn add_absent(&mut self, name: &RelationName) {
         self.missing = true;
         let schemas = match (name.schema.as_deref(), self.view.search_path) {
             (Some(schema), _) => vec![schema],
             (None, Some(path)) => path.iter().map(|member| &**member).collect(),
-            (None, None) => return self.everything("the schema in which it drops is not known"),
+            (None, None) => return self.everything("the schema of its target is not known"),
         };
         for schema in schemas {
             let schema = if schema == "$user" {

@@ -136,6 +136,7 @@ fn view<'v>(catalog: &'v Catalog, search_path: Option<&'v [Box<str>]>) -> View<'
         temporary: &[],
         made: &[],
         redefined: false,
+        sure: false,
     }
 }
 

@@ -18,6 +18,7 @@ use crate::protocol::postgres::classify::{
 };
 use crate::protocol::postgres::resolve::{
     Catalog, ForeignTables, ForeignWrites, Required, Resolution, View, redefines, resolve,
+    shadows_temporary,
 };
 use crate::protocol::postgres::session::Run;
 
@@ -100,12 +101,19 @@ impl Session {
             self.resolved.against = Some((Arc::downgrade(&catalog), against.1));
         }
         let redefined = ending.redefines || self.effects.redefined();
+        let own: Vec<Box<str>>;
         let temporary: &[Box<str>] = match ending.shadows || self.shadowed {
             true => &[],
-            false => &self.temporary,
+            false if ending.temporary.is_empty() => &self.temporary,
+            // Those that the text has made before.
+            false => {
+                own = [&*self.temporary, &*ending.temporary].concat();
+                &own
+            }
         };
         let plain = !redefined && !ending.shadows;
-        let alone = plain && run.executed.is_empty() && ending.made.is_empty();
+        let made_none = ending.made.is_empty() && ending.temporary.is_empty();
+        let alone = plain && run.executed.is_empty() && made_none;
         if alone && let Some(resolution) = self.resolved.find(key(run)) {
             return Ok(resolution);
         }
@@ -117,6 +125,7 @@ impl Session {
             temporary,
             made: if redefined { &[] } else { &ending.made },
             redefined,
+            sure: plain && self.admission.reloaded && self.has_defined_nothing(ending),
         };
         let rules = &self.listener.config.rules;
         let resolution = resolve(&run.statement, &run.executed, &view, rules);
@@ -143,6 +152,12 @@ impl Session {
             self.resolved.known.push(kept);
         }
         Ok(resolution)
+    }
+
+    /// Whether the session has made nothing that no catalog tells, and its names are known.
+    fn has_defined_nothing(&self, ending: &Ending) -> bool {
+        let on_its_way = ending.distrusts || ending.defines || !ending.made.is_empty();
+        !on_its_way && !self.shadowed && self.created.is_empty() && self.effects.are_none()
     }
 
     /// What a run needs at most, where its tickets are enough for that: no catalog needs to be
@@ -221,6 +236,7 @@ impl Session {
             temporary: &self.temporary,
             made,
             redefined: false,
+            sure: false,
         };
         let rules = &self.listener.config.rules;
         resolve(&run.statement, &run.executed, &view, rules)
@@ -235,6 +251,14 @@ impl Session {
             return Ok(false);
         }
         Ok(self.foreign_tables()? == ForeignTables::There)
+    }
+
+    /// Whether one of the session's temporary names may stand for something else behind a statement.
+    pub(super) fn shadows(&self, statement: &Statement, ending: &Ending) -> bool {
+        let mut temporary = self.temporary.iter().chain(&ending.temporary);
+        let targets = &statement.uses.targets;
+        let named = temporary.any(|name| targets.iter().any(|it| it.relation.name == *name));
+        shadows_temporary(statement) && (named || statement.uses.everything.is_some())
     }
 
     /// Something may have put something else in the place of temporary names.

@@ -11,7 +11,7 @@ use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::{Class, Effect, TransactionControl};
-use crate::protocol::postgres::resolve::{Required, follow_made, redefines, shadows_temporary};
+use crate::protocol::postgres::resolve::{Required, follow_made, redefines};
 use crate::protocol::postgres::session::{Considered, Run, SpanId};
 use crate::protocol::postgres::ticket::Tickets;
 use crate::proxy::gates::Claim;
@@ -276,7 +276,7 @@ impl Session {
             ending.redefines |= redefines(&run.statement);
             ending.distrusts |= acts;
             ending.makes_foreign |= acts && !drops(&run.statement);
-            ending.shadows |= acts || shadows_temporary(&run.statement);
+            ending.shadows |= acts || self.shadows(&run.statement, ending);
             let unseen = self.unseen_behind(run, ending, acts)?;
             ending.unseen = ending.unseen.max(unseen);
             if ending.made.len() < MADE_MAX {
@@ -303,7 +303,8 @@ impl Session {
         ending.defines |= defines(&run.statement) || resolution.everything.is_some();
         // Whoever may call such a function holds a ticket for everything to the transaction's end.
         ending.redefines |= redefines(&run.statement);
-        ending.shadows |= resolution.everything.is_some() || shadows_temporary(&run.statement);
+        let acts = resolution.everything.is_some();
+        ending.shadows |= acts || self.shadows(&run.statement, ending);
         let executed = run.executed.iter().map(|it| &**it);
         for statement in executed.chain([&*run.statement]) {
             let made = statement.uses.targets.iter();

@@ -47,6 +47,94 @@ fn a_migration_of_other_tables_needs_no_ticket() {
     }
 }
 
+#[test]
+fn what_leaves_other_names_as_they_are_needs_no_ticket_behind_it() {
+    let world = guarding_orders();
+    let mut direct = world.direct();
+    for sql in [
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "CREATE SEQUENCE counter",
+        "CREATE SCHEMA aside",
+        "CREATE TABLE plain2 (a int)",
+        "CREATE TABLE part_of (id int) PARTITION BY LIST (id)",
+    ] {
+        direct.query(sql).ok();
+    }
+    let mut client = world.proxy.client();
+    for sql in [
+        "ALTER TABLE plain RENAME COLUMN note TO noted",
+        "ALTER TABLE plain RENAME TO renamed",
+        "ALTER TABLE plain SET SCHEMA aside",
+        "ALTER INDEX other_pkey RENAME TO by_id",
+        "ALTER TABLE other RENAME CONSTRAINT other_pkey TO by_id",
+        "ALTER SEQUENCE counter RESTART",
+        "ALTER SEQUENCE counter OWNED BY plain.id",
+        "ALTER TABLE plain SET (fillfactor = 70), ALTER id SET (n_distinct = 5)",
+        "ALTER TABLE plain DISABLE TRIGGER USER, ENABLE ROW LEVEL SECURITY",
+        "ALTER TABLE plain SET UNLOGGED",
+        "CREATE VIEW shown AS SELECT 1 AS one",
+        "CREATE TYPE pair AS (a int, b int)",
+    ] {
+        client.query("BEGIN").ok();
+        for sql in [sql, "INSERT INTO other VALUES (1)", "SELECT 1 FROM plain2"] {
+            let told = client.query(sql);
+            assert_eq!(told.code(), "", "{sql}: {told:?}");
+        }
+        client.query("ROLLBACK").ok();
+    }
+    // What is new has no catalog that tells of it.
+    client
+        .query("BEGIN; CREATE VIEW shown AS SELECT 1 AS one")
+        .ok();
+    client.query("SELECT * FROM shown").refused("RF002");
+    client.query("ROLLBACK").ok();
+}
+
+/// By its new name, which means something else to the catalog, it does what it did.
+#[test]
+fn what_is_renamed_needs_all_that_it_can_do() {
+    let world = guarding_orders();
+    let mut direct = world.direct();
+    for sql in [
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "INSERT INTO parent VALUES (1)",
+        "ALTER TABLE orders ADD FOREIGN KEY (id) REFERENCES parent ON DELETE CASCADE",
+        "CREATE VIEW seen AS SELECT * FROM orders",
+        "CREATE FUNCTION sneak() RETURNS int LANGUAGE sql AS \
+         $$DELETE FROM orders RETURNING id$$",
+        "CREATE VIEW acting AS SELECT sneak() AS id",
+        "CREATE SCHEMA aside",
+        "CREATE TABLE aside.taken (id int)",
+    ] {
+        direct.query(sql).ok();
+    }
+    let mut client = world.proxy.client();
+    client.query("SET search_path = public, aside").ok();
+    for (moves, then) in [
+        ("ALTER TABLE parent RENAME TO taken", "DELETE FROM taken"),
+        ("ALTER TABLE seen RENAME TO taken", "DELETE FROM taken"),
+        ("ALTER VIEW acting RENAME TO taken", "SELECT * FROM taken"),
+        (
+            "DROP TABLE aside.taken; ALTER TABLE parent SET SCHEMA aside",
+            "DELETE FROM aside.parent",
+        ),
+    ] {
+        client.query("BEGIN").ok();
+        client.query(moves).refused("RF002");
+        client.query("ROLLBACK").ok();
+        // Past the proxy it does.
+        direct.query("SET search_path = public, aside; BEGIN").ok();
+        direct.query(moves).ok();
+        direct.query(then).ok();
+        assert_eq!(
+            direct.query("SELECT count(*) FROM orders").value(),
+            "0",
+            "{moves}"
+        );
+        direct.query("ROLLBACK").ok();
+    }
+}
+
 /// By it deletions in one more table would reach the guarded one, in its own transaction, too.
 #[test]
 fn a_key_needs_what_its_action_reaches() {

@@ -300,6 +300,24 @@ fn keeps_names(command: &nodes::AlterTableCmd) -> bool {
             | Part::AT_SetStatistics
             | Part::AT_SetStorage
             | Part::AT_ReplicaIdentity
+            | Part::AT_SetRelOptions
+            | Part::AT_ResetRelOptions
+            | Part::AT_SetOptions
+            | Part::AT_ResetOptions
+            | Part::AT_SetCompression
+            | Part::AT_SetLogged
+            | Part::AT_SetUnLogged
+            | Part::AT_SetTableSpace
+            | Part::AT_ClusterOn
+            | Part::AT_DropCluster
+            | Part::AT_EnableTrig
+            | Part::AT_EnableTrigAll
+            | Part::AT_EnableTrigUser
+            | Part::AT_DisableTrig
+            | Part::AT_DisableTrigAll
+            | Part::AT_DisableTrigUser
+            | Part::AT_EnableRowSecurity
+            | Part::AT_DisableRowSecurity
     )
 }
 
@@ -331,12 +349,12 @@ fn rename(it: &nodes::RenameStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
         // Of an attribute of a type: in the tables that are of it, too.
         sweep.everything("CASCADE may reach any relation");
     }
-    sweep.uses.redefines = true;
-    sweep.target(name, Effect::Define)?;
     let renames_relation = it.subname().is_none();
-    if renames_relation {
-        push_moved(name.schemaname(), it.newname().unwrap_or_default(), sweep);
+    if !renames_relation {
+        return on("ALTER", Some(name), Effect::Define, sweep);
     }
+    sweep.target(name, Effect::Move)?;
+    push_moved(name.schemaname(), it.newname().unwrap_or_default(), sweep);
     Ok(found("ALTER"))
 }
 
@@ -344,8 +362,7 @@ fn move_to_schema(it: &nodes::AlterObjectSchemaStmt, sweep: &mut Sweep) -> Resul
     let (Some(name), Some(schema)) = (it.relation(), it.newschema()) else {
         return Ok(everything("ALTER", "what it moves is not resolved", sweep));
     };
-    sweep.uses.redefines = true;
-    sweep.target(name, Effect::Define)?;
+    sweep.target(name, Effect::Move)?;
     push_moved(Some(schema), name.relname().unwrap_or_default(), sweep);
     Ok(found("ALTER"))
 }

@@ -291,6 +291,9 @@ pub enum Effect {
     /// It is given a foreign key with an action: whatever that does to its rows counts at once, for
     /// what comes behind it in the transaction.
     Key,
+    /// It gets another name or schema: what may be done by that counts at once, for what comes
+    /// behind it in the transaction.
+    Move,
     /// DROP .. CASCADE, also of a part of it: with what depends on it.
     Drop,
     /// Rows are locked (FOR UPDATE), or the relation is (LOCK TABLE).

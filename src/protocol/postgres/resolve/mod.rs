@@ -146,7 +146,7 @@ pub fn follow_made(made: &mut Vec<RelationName>, statement: &Statement) {
     let defines = |target: &&Target| {
         matches!(
             target.effect,
-            Effect::Define | Effect::Drop | Effect::Create { .. }
+            Effect::Define | Effect::Drop | Effect::Move | Effect::Create { .. }
         )
     };
     for target in targets.iter().filter(defines) {

@@ -226,6 +226,13 @@ impl<'v> Reach<'v> {
         }
     }
 
+    /// Whether naming it may call a volatile function.
+    fn acts_by_name(&self, relation: &Relation) -> bool {
+        relation.acts_on_read
+            || relation.gives_acting_type
+            || self.view.catalog.row_acts(relation.oid)
+    }
+
     /// Whether the server has no relation of this name, whatever its search path is.
     fn is_nowhere(&self, name: &RelationName) -> bool {
         let mut named = self.view.catalog.named(&name.name);
@@ -315,6 +322,9 @@ impl<'v> Reach<'v> {
                 self.everything("a rule or a trigger of its target writes elsewhere");
             }
             let defines = matches!(effect, Effect::Define | Effect::Drop | Effect::Key);
+            if effect == Effect::Move && self.acts_by_name(relation) {
+                self.everything("what is renamed acts, and may do so by another's name");
+            }
             if relation.kind == RelationKind::View && !defines {
                 let below = Step {
                     descend: true,
@@ -352,7 +362,7 @@ impl<'v> Reach<'v> {
                     Effect::Update => key.acts_on_update,
                     // A cascade may delete, or set: what it sets another one may hand on.
                     Effect::Delete => key.acts_on_delete || step.by_key && key.acts_on_update,
-                    Effect::Key => key.acts_on_delete || key.acts_on_update,
+                    Effect::Key | Effect::Move => key.acts_on_delete || key.acts_on_update,
                     Effect::Truncate { cascade } => cascade,
                     Effect::Insert
                     | Effect::Create { .. }

@@ -336,6 +336,21 @@ pub(super) fn defines(statement: &Statement) -> bool {
         || matches!(statement.class, Class::Unknown(_))
 }
 
+/// Whether a statement makes a name that nothing has yet, and nothing else: what names it counts as
+/// unknown until it is committed, and what does not is as before. Where values of some type act, a
+/// row of theirs may do so by any name.
+pub(super) fn makes_new_name(statement: &Statement, catalog: &Catalog) -> bool {
+    let created = Effect::Create { temporary: false };
+    let new = match (statement.operation, statement.uses.targets.as_slice()) {
+        ("CREATE VIEW", [target]) if target.effect == created => {
+            catalog.named(&target.relation.name).next().is_none()
+        }
+        ("CREATE TYPE", []) => true,
+        _ => false,
+    };
+    new && statement.uses.everything.is_none() && !catalog.reading_values_acts()
+}
+
 /// Whether a statement may change what existing names mean or do: a rule, a view, a function. Until
 /// it is committed no catalog tells of it.
 pub(super) fn shifts(statement: &Statement) -> bool {
@@ -350,10 +365,15 @@ pub(super) fn shifts(statement: &Statement) -> bool {
         "COMMENT",
     ];
     // Parts that leave what the names of others reach as it is.
-    let keeps = matches!(
-        statement.operation,
-        "ALTER TABLE" | "CREATE ENUM" | "ALTER ENUM" | "CREATE STATISTICS"
-    );
+    const KEEPING: [&str; 6] = [
+        "ALTER TABLE",
+        "ALTER",
+        "ALTER SEQUENCE",
+        "CREATE ENUM",
+        "ALTER ENUM",
+        "CREATE STATISTICS",
+    ];
+    let keeps = KEEPING.contains(&statement.operation);
     if keeps && !redefines(statement) {
         return false;
     }

@@ -13,7 +13,7 @@ use super::resolved::drops;
 use super::weigh::Untold;
 use crate::config::Mode;
 use crate::protocol::Refusal;
-use crate::protocol::postgres::classify::{Class, RelationName, Statement};
+use crate::protocol::postgres::classify::{Class, Effect, RelationName, Statement};
 use crate::protocol::postgres::resolve::{Catalog, ForeignTables, ForeignWrites, RelationKind};
 use crate::protocol::postgres::session::Run;
 
@@ -101,7 +101,9 @@ impl Session {
             unseen = unseen.max(match statement.operation {
                 "CREATE FOREIGN TABLE" | "IMPORT FOREIGN SCHEMA" | "DO" => Unseen::AnyName,
                 "ALTER" if uses.everything.is_some() => Unseen::AnyName,
-                "ALTER" | "ALTER TABLE" if uses.redefines => self.moved(statement, ending)?,
+                "ALTER" | "ALTER TABLE" if uses.redefines || moves(statement) => {
+                    self.moved(statement, ending)?
+                }
                 "CREATE VIEW" => Unseen::NewNames,
                 _ if matches!(statement.class, Class::Unknown(_)) => Unseen::AnyName,
                 _ => Unseen::Nothing,
@@ -190,4 +192,10 @@ impl Named {
             _ => found,
         })
     }
+}
+
+/// Whether a statement gives something another name.
+fn moves(statement: &Statement) -> bool {
+    let mut targets = statement.uses.targets.iter();
+    targets.any(|target| target.effect == Effect::Move)
 }

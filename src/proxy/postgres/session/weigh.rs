@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::effects::Ending;
 use super::genuine::Look;
-use super::resolved::{MADE_MAX, defines, drops, follow_created, names_existing, shifts};
+use super::resolved::{
+    MADE_MAX, defines, drops, follow_created, makes_new_name, names_existing, shifts,
+};
 use super::{Session, admit::Admitted};
 use crate::config::{Mode, Trust};
 use crate::lock_name::LockName;
@@ -294,7 +296,9 @@ impl Session {
         ending.unseen = ending.unseen.max(unseen);
         ending.distrusts |= resolution.everything.is_some();
         ending.makes_foreign |= resolution.everything.is_some() && !drops(&run.statement);
-        ending.shifts |= shifts(&run.statement);
+        let catalog = self.known_catalog();
+        let is_new = catalog.is_some_and(|catalog| makes_new_name(&run.statement, &catalog));
+        ending.shifts |= shifts(&run.statement) && !is_new;
         if ending.made.len() < MADE_MAX {
             follow_made(&mut ending.made, &run.statement);
         }
@@ -302,7 +306,7 @@ impl Session {
         // What a volatile function defines is not told.
         ending.defines |= defines(&run.statement) || resolution.everything.is_some();
         // Whoever may call such a function holds a ticket for everything to the transaction's end.
-        ending.redefines |= redefines(&run.statement);
+        ending.redefines |= redefines(&run.statement) && !is_new;
         let acts = resolution.everything.is_some();
         ending.shadows |= acts || self.shadows(&run.statement, ending);
         let executed = run.executed.iter().map(|it| &**it);

@@ -345,3 +345,92 @@ fn temporary_tables_are_the_sessions_own_at_once_and_stay_so() {
     client.query("ALTER TABLE four RENAME TO five").ok();
     client.query("INSERT INTO four VALUES (1)").refused("RF002");
 }
+
+/// Past the proxy by a superuser, as extensions are.
+#[test]
+fn extensions_that_are_there_and_read_need_no_ticket() {
+    let world = guarding_orders();
+    let mut admin = world.admin();
+    for name in ["pgcrypto", "\"uuid-ossp\"", "pg_stat_statements"] {
+        admin.query(&format!("CREATE EXTENSION {name}")).ok();
+    }
+    let mut client = world.proxy.client();
+    for sql in [
+        "CREATE EXTENSION IF NOT EXISTS pgcrypto",
+        "CREATE EXTENSION IF NOT EXISTS \"uuid-ossp\" WITH SCHEMA public",
+        "BEGIN",
+        "CREATE EXTENSION IF NOT EXISTS pgcrypto",
+        "INSERT INTO plain VALUES (1, 'x')",
+        "COMMIT",
+        "SELECT gen_random_uuid(), uuid_generate_v4(), gen_salt('bf')",
+        "SELECT note FROM plain WHERE note = encode(gen_random_bytes(8), 'hex')",
+    ] {
+        let told = client.query(sql);
+        assert_eq!(told.code(), "", "{sql}: {told:?}");
+    }
+    client
+        .query("CREATE EXTENSION IF NOT EXISTS hstore")
+        .refused("RF002");
+    client.query("CREATE EXTENSION pgcrypto").refused("RF002");
+    // An SQL function of an extension's name is anybody's.
+    let mut direct = world.direct();
+    direct.query("CREATE SCHEMA mine").ok();
+    let sneak = "CREATE FUNCTION mine.gen_random_uuid() RETURNS SETOF int LANGUAGE sql AS \
+         $$UPDATE orders SET note = 'written' RETURNING id$$";
+    direct.query(sneak).ok();
+    let mut client = world.proxy.client();
+    client.query("SET search_path = mine, pg_catalog").ok();
+    client
+        .query("SELECT mine.gen_random_uuid()")
+        .refused("RF002");
+}
+
+#[test]
+fn sequences_are_those_of_their_tables() {
+    let world = guarding_orders();
+    let mut direct = world.direct();
+    direct
+        .query("CREATE TABLE counted (id serial, \"Odd\" bigserial)")
+        .ok();
+    direct.query("ALTER TABLE orders ADD COLUMN n serial").ok();
+    let mut client = world.proxy.client();
+    for sql in [
+        "SELECT setval(pg_get_serial_sequence('counted', 'id'), 5)",
+        "SELECT setval(pg_get_serial_sequence('\"counted\"', 'Odd'), 5, false) FROM plain",
+        "BEGIN",
+        "CREATE SEQUENCE own",
+        "SELECT nextval('own'), setval('own', 7)",
+        "CREATE TABLE fresh (id serial)",
+        "SELECT setval(pg_get_serial_sequence('fresh', 'id'), 5)",
+        "COMMIT",
+    ] {
+        let told = client.query(sql);
+        assert_eq!(told.code(), "", "{sql}: {told:?}");
+    }
+    for sql in [
+        "SELECT setval(pg_get_serial_sequence('orders', 'n'), 5)",
+        "SELECT setval(pg_get_serial_sequence('public.orders', 'n'), 5)",
+        "SELECT nextval(pg_get_serial_sequence($$orders$$, 'n'))",
+        "SELECT setval(pg_get_serial_sequence('or' || 'ders', 'n'), 5)",
+    ] {
+        client.query(sql).refused("RF002");
+    }
+}
+
+/// Maintenance and definitions reach everything, and set nothing in the session.
+#[test]
+fn a_pooled_session_knows_its_names_behind_what_runs_no_code() {
+    let world = guarding_orders();
+    let ticket = crate::stack::sign(&world.proxy.key, "orders", 1);
+    let mut client = world.proxy.client();
+    for sql in [
+        "VACUUM",
+        "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC",
+        "DROP SCHEMA IF EXISTS nowhere CASCADE",
+    ] {
+        let under = format!("/*fencing_token='{ticket}'*/ {sql}");
+        let told = client.query(&under);
+        assert_eq!(told.code(), "", "{sql}: {told:?}");
+        client.query("INSERT INTO plain VALUES (1, 'x')").ok();
+    }
+}

@@ -3,6 +3,7 @@
 use pg_raw_parse::{ConstValue, Node, nodes, raw};
 
 use super::statement::{Argument, FunctionUse};
+use super::sweep::qualified;
 
 /// A literal, also cast to a type, or a parameter.
 pub(super) fn argument(node: Node<'_>) -> Argument {
@@ -35,6 +36,21 @@ fn keeps_text(cast: &nodes::TypeCast) -> bool {
         let plain = name.typmods().is_empty() && name.array_bounds().is_empty();
         known && plain && matches!(parts.as_slice(), [] | ["pg_catalog"])
     })
+}
+
+/// The table of `pg_get_serial_sequence('t', 'a')`, where it is written there.
+pub(super) fn serial_of(node: Node<'_>) -> Option<Box<str>> {
+    let Node::FuncCall(call) = node else {
+        return None;
+    };
+    let (schema, name) = qualified(call.funcname());
+    let known = schema.is_none_or(|schema| &*schema == "pg_catalog");
+    match call.args().iter().next().map(argument) {
+        Some(Argument::Text(table, _)) if known && &*name == "pg_get_serial_sequence" => {
+            Some(table)
+        }
+        _ => None,
+    }
 }
 
 /// The same where a truth value stands.
@@ -83,6 +99,7 @@ pub(super) fn by_syntax(name: &str) -> FunctionUse {
         schema: None,
         name: name.into(),
         first_text: None,
+        of_table: false,
         by_syntax: true,
     }
 }

@@ -193,6 +193,12 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
             everything("CREATE FOREIGN TABLE", ANY, sweep)
         }
         Node::ImportForeignSchemaStmt(_) => everything("IMPORT FOREIGN SCHEMA", ANY, sweep),
+        Node::CreateExtensionStmt(it) if it.if_not_exists => {
+            sweep.uses.extension = it.extname().map(Into::into);
+            redefining(object("CREATE EXTENSION", None, sweep), sweep)
+        }
+        // It looks at the rows that there are.
+        Node::AlterDomainStmt(_) => everything("ALTER DOMAIN", ANY, sweep),
         _ => everything("DDL", ANY, sweep),
     })
 }

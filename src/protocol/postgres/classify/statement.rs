@@ -241,6 +241,8 @@ pub struct Uses {
     pub everything: Option<&'static str>,
     /// After it, names may do what the catalog of before it does not tell.
     pub redefines: bool,
+    /// An extension that it makes unless that is there (CREATE EXTENSION IF NOT EXISTS).
+    pub extension: Option<Box<str>>,
     /// What it creates may be there already, and be something else.
     pub if_not_exists: bool,
     /// CONCURRENTLY: it takes several transactions.
@@ -319,6 +321,8 @@ pub struct FunctionUse {
     pub name: Box<str>,
     /// The first argument, where it is a text: the sequence of `nextval('s')`.
     pub first_text: Option<Box<str>>,
+    /// That text is the table's whose sequence it is: `setval(pg_get_serial_sequence('t', 'a'), 1)`.
+    pub of_table: bool,
     /// It is written in a syntax of its own, which older servers read as a plain call
     /// (`json_scalar(x)` before PostgreSQL 16).
     pub by_syntax: bool,
@@ -394,6 +398,20 @@ impl Statement {
     /// in another, as may a text that was not read.
     pub fn may_commit_inside(&self) -> bool {
         matches!(self.operation, "CALL" | "DO") || matches!(self.class, Class::Unknown(_))
+    }
+
+    /// Whether it runs no code that could do anything to the session, whatever else it reaches:
+    /// maintenance, and definitions that compute nothing.
+    pub fn runs_no_code(&self) -> bool {
+        const OPERATIONS: [&str; 6] = [
+            "VACUUM",
+            "CLUSTER",
+            "REINDEX",
+            "DROP",
+            "DDL",
+            "CREATE TRIGGER",
+        ];
+        OPERATIONS.contains(&self.operation) && self.executes.is_none()
     }
 
     /// Whether an error in it may leave something of it done: it commits in its middle, is not

@@ -9,7 +9,7 @@ use pg_raw_parse::list::NodeList;
 use pg_raw_parse::walk::{Recurse, walk_manual};
 use pg_raw_parse::{ConstValue, Node, nodes, raw};
 
-use super::call::{argument, by_syntax, syntax_function, truth};
+use super::call::{argument, by_syntax, serial_of, syntax_function, truth};
 use super::locking::locked;
 use super::statement::{Argument, Effect, FunctionUse, RelationName, SetConfig, Target, Uses};
 
@@ -376,6 +376,7 @@ impl Sweep {
             schema,
             name,
             first_text: None,
+            of_table: false,
             by_syntax: false,
         };
         add(&mut self.uses.functions, called)
@@ -400,9 +401,12 @@ impl Sweep {
             self.uses.set_configs.push(call);
         }
         let takes_name = matches!(&*name, "nextval" | "setval" | "currval");
+        let first_node = call.args().iter().next();
+        let serial = first_node.filter(|_| takes_name).and_then(serial_of);
+        let of_table = serial.is_some();
         let first_text = match first {
             Argument::Text(text, _) if takes_name => Some(text),
-            _ => None,
+            _ => serial,
         };
         // What servers before PostgreSQL 16 take for a name like any other.
         if schema.as_deref() == Some("pg_catalog") && &*name == "json_object" {
@@ -412,6 +416,7 @@ impl Sweep {
             schema,
             name,
             first_text,
+            of_table,
             by_syntax: false,
         };
         add(&mut self.uses.functions, called)

@@ -2,7 +2,7 @@
 //! of texts.
 
 use super::PostgresRules;
-use super::catalog::Relation;
+use super::catalog::{Relation, RelationKind};
 use super::functions::{CallEffect, effect, is_harmless};
 use super::relations::Reach;
 use crate::protocol::postgres::classify::{
@@ -93,6 +93,7 @@ impl Reach<'_> {
                 CallEffect::Reads => {}
                 CallEffect::Everything => self.everything("it calls a volatile function"),
                 CallEffect::Sequence => match call.first_text.as_deref().and_then(named) {
+                    Some(table) if call.of_table => self.add_sequences_of(&table),
                     Some(relation) => {
                         let target = Target {
                             relation,
@@ -126,6 +127,31 @@ impl Reach<'_> {
         }
         if uses.types.iter().any(|oid| catalog.type_acts(*oid)) {
             self.everything("a parameter of it has a type that a volatile function checks");
+        }
+    }
+}
+
+impl Reach<'_> {
+    /// The sequences of a table's columns, and the table with them.
+    fn add_sequences_of(&mut self, table: &RelationName) {
+        let catalog = self.view.catalog;
+        let insert = |relation| Target {
+            relation,
+            effect: Effect::Insert,
+            only: true,
+        };
+        self.add_target(&insert(table.clone()), false);
+        let tables = self.candidates(table);
+        let parts = tables.iter().flat_map(|table| &table.dependents);
+        let sequences = parts.filter_map(|part| catalog.relation(part.relation?));
+        for sequence in sequences.filter(|it| it.kind == RelationKind::Sequence) {
+            self.add_target(
+                &insert(RelationName {
+                    schema: Some(sequence.schema.clone()),
+                    name: sequence.name.clone(),
+                }),
+                false,
+            );
         }
     }
 }

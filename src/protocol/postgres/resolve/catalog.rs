@@ -129,6 +129,8 @@ pub struct CatalogParts {
     pub acting_rows: Vec<Oid>,
     /// Tables of other servers can be made (pg_foreign_data_wrapper).
     pub has_wrappers: bool,
+    /// Names of extensions.
+    pub extensions: Vec<Box<str>>,
 }
 
 /// A database's relations and functions by name and by oid.
@@ -148,6 +150,7 @@ pub struct Catalog {
     acting_rows: HashSet<Oid>,
     json_acts: bool,
     has_wrappers: bool,
+    extensions: HashSet<Box<str>>,
 }
 
 impl Catalog {
@@ -162,6 +165,7 @@ impl Catalog {
             acting_rows: parts.acting_rows.into_iter().collect(),
             json_acts: parts.json_acts,
             has_wrappers: parts.has_wrappers,
+            extensions: parts.extensions.into_iter().collect(),
             ..Catalog::default()
         };
         for relation in parts.relations {
@@ -207,6 +211,11 @@ impl Catalog {
             .map(Vec::as_slice)
             .unwrap_or_default();
         oids.iter().filter_map(|oid| self.relations.get(oid))
+    }
+
+    /// Whether it has an extension of this name.
+    pub fn has_extension(&self, name: &str) -> bool {
+        self.extensions.contains(name)
     }
 
     pub(super) fn children(&self, oid: Oid) -> &[Oid] {

@@ -133,7 +133,8 @@ pub fn follow_made(made: &mut Vec<RelationName>, statement: &Statement) {
     if let [target] = targets.as_slice()
         && !statement.uses.if_not_exists
         && target.effect == makes
-        && statement.operation.starts_with("CREATE TABLE")
+        && (statement.operation.starts_with("CREATE TABLE")
+            || statement.operation == "CREATE SEQUENCE")
     {
         made.push(target.relation.clone());
         return;

@@ -79,6 +79,11 @@ impl<'v> Reach<'v> {
         if let Some(why) = uses.everything {
             self.everything(why);
         }
+        if let Some(extension) = &uses.extension
+            && (self.view.redefined || !self.view.catalog.has_extension(extension))
+        {
+            self.everything("an extension may reach any relation");
+        }
         if self.view.redefined && self.names_anything(statement) {
             self.everything("what its names do may have been changed since the catalog was read");
         }

@@ -12,10 +12,11 @@ use super::load::rows;
 use crate::protocol::postgres::resolve::{Oid, is_harmless};
 use crate::proxy::postgres::control::{ControlError, column, name};
 
-/// Functions; those that they call by their defaults or are aggregates of; and the types that their
+/// Functions; whether they write, as far as they say so, and are none of extensions that are known to
+/// read, in C; those that they call by their defaults or are aggregates of; and the types that their
 /// defaults are turned into, or that aggregates keep.
 const FUNCTIONS: &str = "SELECT p.oid, n.nspname, p.proname, \
-     p.provolatile = 'v' OR p.prokind = 'p', p.pronargs - p.pronargdefaults <= 1, \
+     p.provolatile = 'v' AND k.objid IS NULL OR p.prokind = 'p', p.pronargs - p.pronargdefaults <= 1, \
      ARRAY(SELECT m[1]::oid FROM regexp_matches(p.proargdefaults::text, \
          ':(?:funcid|opfuncid) (\\d+)', 'g') m) || CASE WHEN a.aggfnoid IS NULL THEN '{}' ELSE \
          ARRAY[a.aggtransfn::oid, a.aggfinalfn::oid, a.aggcombinefn::oid, a.aggserialfn::oid, \
@@ -24,7 +25,12 @@ const FUNCTIONS: &str = "SELECT p.oid, n.nspname, p.proname, \
          ':(?:resulttype|typid) (\\d+)', 'g') m) || CASE WHEN a.aggfnoid IS NULL THEN '{}' ELSE \
          ARRAY[a.aggtranstype, a.aggmtranstype] END \
      FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
-     LEFT JOIN pg_aggregate a ON a.aggfnoid = p.oid";
+     LEFT JOIN pg_aggregate a ON a.aggfnoid = p.oid \
+     LEFT JOIN (SELECT d.objid FROM pg_depend d JOIN pg_extension x ON x.oid = d.refobjid \
+         WHERE d.classid = 'pg_proc'::regclass AND d.refclassid = 'pg_extension'::regclass \
+         AND d.deptype = 'e' AND x.extname IN ('pg_buffercache', 'pg_stat_statements', 'pg_trgm', \
+         'pgcrypto', 'pgrowlocks', 'pgstattuple', 'tablefunc', 'uuid-ossp')) k \
+         ON k.objid = p.oid AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'c')";
 
 /// Expressions of what is not the server's own (oids from 16384 on), by what they belong to: a
 /// domain, or a relation that is read. What they name, by its oid: a type or a function.

@@ -32,6 +32,8 @@ const DOMAINS: &str = "SELECT DISTINCT a.attrelid, a.atttypid FROM pg_attribute 
 
 const WRAPPERS: &str = "SELECT EXISTS (SELECT FROM pg_foreign_data_wrapper WHERE fdwhandler <> 0)";
 
+const EXTENSIONS: &str = "SELECT extname FROM pg_extension";
+
 const PARENTS: &str = "SELECT inhrelid, inhparent FROM pg_inherits";
 
 const OWNERS: &str = "SELECT indexrelid, indrelid FROM pg_index UNION ALL \
@@ -92,12 +94,13 @@ pub(super) async fn load(
         pairs(client, COLUMNS),
         pairs(client, DOMAINS),
         rows(client, WRAPPERS),
+        rows(client, EXTENSIONS),
         acting::functions(client),
         acting::naming(client),
         run(client, END),
     )?;
     let (_, parents, owners, underlying, keys, dependents, ..) = loaded;
-    let (_, _, _, _, _, _, relations, columns, domains, wrappers, ..) = loaded;
+    let (_, _, _, _, _, _, relations, columns, domains, wrappers, extensions, ..) = loaded;
     let (.., called, naming, _) = loaded;
     let acting = acting::find(&called, &naming, reading, &underlying);
     let acts = |of_type: &Oid| acting.types.contains(of_type);
@@ -144,6 +147,10 @@ pub(super) async fn load(
         json_acts: acting.json,
         acting_rows,
         // A server that does not tell counts as one that has some.
+        extensions: extensions
+            .iter()
+            .map(|row| name(row, 0))
+            .collect::<Result<_, _>>()?,
         has_wrappers: wrappers.first().map_or(Ok(true), |row| column(row, 0))?,
     }))
 }

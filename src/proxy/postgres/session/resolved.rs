@@ -261,6 +261,19 @@ impl Session {
         shadows_temporary(statement) && (named || statement.uses.everything.is_some())
     }
 
+    /// Whether a statement drops temporary tables of the session, and nothing that is anybody else's.
+    pub(super) fn drops_own(&self, statement: &Statement) -> bool {
+        let Some(catalog) = self.known_catalog().filter(|_| !self.shadowed) else {
+            return false;
+        };
+        let is_own = |name: &RelationName| {
+            let known = self.temporary.contains(&name.name) && name.schema.is_none();
+            known && catalog.named(&name.name).all(|it| it.temporary)
+        };
+        let targets = &statement.uses.targets;
+        drops(statement) && !targets.is_empty() && targets.iter().all(|it| is_own(&it.relation))
+    }
+
     /// Something may have put something else in the place of temporary names.
     pub(super) fn shadow(&mut self) {
         if !std::mem::replace(&mut self.shadowed, true) {

@@ -276,7 +276,7 @@ impl Session {
             let acts = everything || redefined || self.acts_by_catalog(run, ending)?;
             ending.defines |= defines(&run.statement) || acts;
             ending.redefines |= redefines(&run.statement);
-            ending.distrusts |= acts;
+            ending.distrusts |= acts && !run.statement.runs_no_code();
             ending.makes_foreign |= acts && !drops(&run.statement);
             ending.shadows |= acts || self.shadows(&run.statement, ending);
             let unseen = self.unseen_behind(run, ending, acts)?;
@@ -294,33 +294,38 @@ impl Session {
         self.check_unseen(run, ending, false)?;
         let unseen = self.unseen_behind(run, ending, resolution.everything.is_some())?;
         ending.unseen = ending.unseen.max(unseen);
-        ending.distrusts |= resolution.everything.is_some();
-        ending.makes_foreign |= resolution.everything.is_some() && !drops(&run.statement);
-        let catalog = self.known_catalog();
-        let is_new = catalog.is_some_and(|catalog| makes_new_name(&run.statement, &catalog));
-        ending.shifts |= shifts(&run.statement) && !is_new;
-        if ending.made.len() < MADE_MAX {
-            follow_made(&mut ending.made, &run.statement);
-        }
-        follow_created(&mut ending.created, &run.statement);
-        // What a volatile function defines is not told.
-        ending.defines |= defines(&run.statement) || resolution.everything.is_some();
-        // Whoever may call such a function holds a ticket for everything to the transaction's end.
-        ending.redefines |= redefines(&run.statement) && !is_new;
-        let acts = resolution.everything.is_some();
-        ending.shadows |= acts || self.shadows(&run.statement, ending);
-        let executed = run.executed.iter().map(|it| &**it);
-        for statement in executed.chain([&*run.statement]) {
-            let made = statement.uses.targets.iter();
-            let made = made.filter(|it| it.effect == Effect::Create { temporary: true });
-            ending
-                .temporary
-                .extend(made.map(|it| it.relation.name.clone()));
-        }
+        self.note_ending(run, ending, resolution.everything.is_some());
         match &resolution.required {
             Required::Read | Required::Temporary => Ok(vec![]),
             Required::Write(locks) => Ok(locks.clone()),
             Required::Unclassified(why) => Err(Refusal::unclassified(*why).into()),
+        }
+    }
+
+    /// What a run brings about. `acts`: it may write to anything.
+    fn note_ending(&self, run: &Run, ending: &mut Ending, acts: bool) {
+        let statement = &run.statement;
+        let runs_code = acts && !statement.runs_no_code();
+        let catalog = self.known_catalog();
+        let is_new = catalog.is_some_and(|catalog| makes_new_name(statement, &catalog))
+            || statement.uses.extension.is_some() && !acts;
+        ending.distrusts |= runs_code;
+        ending.makes_foreign |= acts && !drops(statement);
+        ending.shifts |= shifts(statement) && !is_new;
+        // What a volatile function defines is not told.
+        ending.defines |= acts || defines(statement) && !self.drops_own(statement);
+        // Whoever may call such a function holds a ticket for everything to the transaction's end.
+        ending.redefines |= redefines(statement) && !is_new;
+        ending.shadows |= runs_code || self.shadows(statement, ending);
+        if ending.made.len() < MADE_MAX {
+            follow_made(&mut ending.made, statement);
+        }
+        follow_created(&mut ending.created, statement);
+        for statement in run.executed.iter().chain([statement]) {
+            let made = statement.uses.targets.iter();
+            let made = made.filter(|it| it.effect == Effect::Create { temporary: true });
+            let names = made.map(|it| it.relation.name.clone());
+            ending.temporary.extend(names);
         }
     }
 

@@ -2,7 +2,9 @@
 //! looked at, catalogs that change within a transaction.
 
 use crate::client::Client;
-use crate::client::send::{bind, execute, flush, function_call, parse, query, run, sync};
+use crate::client::send::{
+    bind, execute, flush, function_call, parse, query, query_bytes, run, sync,
+};
 use crate::postgres::Options;
 use crate::stack::{ORDERS, sign};
 use crate::world::{WRITE, World};
@@ -141,4 +143,31 @@ fn what_is_refused_in_a_failed_pipeline_has_no_answer() {
         assert_eq!(client.answer().tags, "Z");
         assert_eq!(client.query("SELECT 'next'").value(), "next");
     }
+}
+
+/// What a client of another encoding has in its values does nothing; in names it might.
+#[test]
+fn values_in_other_encodings_are_read_where_ascii_is_certain() {
+    let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+    let mut client = world.proxy.client();
+    let read = b"SELECT note FROM plain WHERE note = 'caf\xe9'";
+    let written = b"INSERT INTO plain VALUES (1, 'caf\xe9')";
+    let guarded = b"UPDATE orders SET note = 'caf\xe9'";
+    let named = b"SELECT 1 AS \"caf\xe9\"";
+    client.query("SET client_encoding = 'LATIN1'").ok();
+    for text in [&read[..], written] {
+        assert_eq!(client.ask(&query_bytes(text)).code(), "", "{text:?}");
+    }
+    for text in [&guarded[..], named] {
+        client.ask(&query_bytes(text)).refused("RF002");
+    }
+    // Within what is not committed the one before may come back.
+    client.query("BEGIN; SET client_encoding = 'SJIS'").ok();
+    client.ask(&query_bytes(read)).refused("RF002");
+    client.query("ROLLBACK").ok();
+    assert_eq!(client.ask(&query_bytes(read)).code(), "");
+    client.query("SET client_encoding = 'SJIS'").ok();
+    client.ask(&query_bytes(read)).refused("RF002");
+    let noted = "SELECT count(*) FROM plain WHERE note = 'caf\u{e9}'";
+    assert_eq!(world.direct().query(noted).value(), "1");
 }

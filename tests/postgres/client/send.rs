@@ -69,9 +69,12 @@ pub fn password(secret: &str) -> Vec<u8> {
 }
 
 pub fn query(sql: &str) -> Vec<u8> {
-    let mut payload = vec![];
-    text(&mut payload, sql);
-    message(b'Q', &payload)
+    query_bytes(sql.as_bytes())
+}
+
+/// The same in whatever encoding.
+pub fn query_bytes(sql: &[u8]) -> Vec<u8> {
+    message(b'Q', &[sql, b"\0"].concat())
 }
 
 /// Parse without types.

@@ -10,7 +10,7 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::shape::{self, Shape};
-use super::{Class, Classified, Lexing, Statement, classify_text};
+use super::{Class, Classified, Lexing, Statement, Unreadable, classify_text};
 
 /// The operations that read or change rows by themselves.
 pub const ROWS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "MERGE"];
@@ -58,6 +58,7 @@ impl Classifier {
     pub fn classify(&self, text: &[u8], lexing: Lexing) -> Arc<Classified> {
         let text = match lexing.read(text) {
             Ok(text) => text,
+            Err(Unreadable::Encoding) if lexing.ascii_safe => return self.classify_masked(text),
             Err(why) => return Arc::new(Classified::unreadable(why, text.len())),
         };
         // What looks like a shape is no SQL, and must not be taken for one.
@@ -68,6 +69,27 @@ impl Classifier {
             Shape::Of(shape) => self.find(&shape).unwrap_or_else(|| self.read(text, &shape)),
             Shape::Same | Shape::Unclear => self.read(text, text),
         }
+    }
+
+    /// A text of which only the bytes of ASCII are certain: where the others are within values that
+    /// do nothing, it is as any text of its shape.
+    fn classify_masked(&self, text: &[u8]) -> Arc<Classified> {
+        let masked = |letter: u8| -> String {
+            let bytes = text.iter();
+            let mask = |byte: &u8| if byte.is_ascii() { *byte } else { letter };
+            bytes.map(|byte| char::from(mask(byte))).collect()
+        };
+        let (one, other) = (masked(b'x'), masked(b'y'));
+        if let (Shape::Of(shape), Shape::Of(same)) = (shape::of(&one), shape::of(&other))
+            && shape == same
+        {
+            let known = self.find(&shape);
+            let classified = known.unwrap_or_else(|| self.read(&one, &shape));
+            if is_its_shape(&classified) {
+                return classified;
+            }
+        }
+        Arc::new(Classified::unreadable(Unreadable::Encoding, text.len()))
     }
 
     /// Parses a text, unless it is known as it is. It is remembered by its shape if it can be.
@@ -171,7 +193,7 @@ pub(super) fn is_its_shape(classified: &Classified) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use super::{Classifier, ENTRIES_MAX, SHARDS, TEXT_BYTES_CACHED_MAX};
+    use super::{Class, Classifier, ENTRIES_MAX, SHARDS, TEXT_BYTES_CACHED_MAX};
     use crate::protocol::postgres::classify::Lexing;
 
     #[test]
@@ -215,9 +237,51 @@ mod tests {
         let certain = classifier.classify(text, Lexing::CERTAIN);
         let lexing = Lexing {
             standard_strings: false,
-            utf8: true,
+            ..Lexing::CERTAIN
         };
         assert_ne!(classifier.classify(text, lexing), certain);
+    }
+
+    #[test]
+    fn bytes_of_another_encoding_do_nothing_within_values() {
+        let classifier = Classifier::new();
+        let read = |text: &[u8], ascii_safe: bool| {
+            let lexing = Lexing {
+                utf8: false,
+                ascii_safe,
+                ..Lexing::CERTAIN
+            };
+            let classified = classifier.classify(text, lexing);
+            !matches!(classified.statements[0].class, Class::Unknown(_))
+        };
+        for text in [
+            &b"SELECT '\xe9'"[..],
+            b"INSERT INTO t VALUES ('caf\xe9', 1), ('x''\xff', 2)",
+            b"UPDATE t SET a = '\xe9' WHERE b = '' AND c = 7",
+        ] {
+            assert!(read(text, true), "{text:?}");
+            assert!(!read(text, false), "{text:?}");
+        }
+        for text in [
+            &b"SELECT * FROM \"t\xe9\" WHERE a = 'b'"[..],
+            b"SELECT a\xe9 FROM t WHERE a = 'b'",
+            b"SELECT '\xe9'; SELECT 1",
+            b"SELECT nextval('\xe9')",
+            b"SELECT 'a' /* \xe9 */",
+            b"SELECT '\xe9', $$b$$",
+            b"SET search_path = 'a\xe9'",
+            b"DO 'BEGIN END \xe9'",
+        ] {
+            assert!(!read(text, true), "{text:?}");
+        }
+        let unsure = Lexing {
+            standard_strings: false,
+            utf8: false,
+            ascii_safe: true,
+        };
+        let text = b"SELECT '\xe9\\'; DELETE FROM t --'";
+        let classified = classifier.classify(text, unsure);
+        assert!(matches!(classified.statements[0].class, Class::Unknown(_)));
     }
 
     #[test]

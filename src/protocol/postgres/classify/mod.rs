@@ -67,6 +67,9 @@ pub struct Lexing {
     pub standard_strings: bool,
     /// Client and server encoding are UTF-8, and nothing on its way can have changed that.
     pub utf8: bool,
+    /// The client's encoding has no byte of ASCII within another character, whichever it is, and
+    /// nothing on its way can have changed that.
+    pub ascii_safe: bool,
 }
 
 impl Lexing {
@@ -74,6 +77,7 @@ impl Lexing {
     pub const CERTAIN: Lexing = Lexing {
         standard_strings: true,
         utf8: true,
+        ascii_safe: true,
     };
 
     /// The text, where its meaning is certain.
@@ -81,11 +85,11 @@ impl Lexing {
         if text.len() > TEXT_BYTES_MAX {
             return Err(Unreadable::TooLong);
         }
-        if !self.utf8 && !text.is_ascii() {
-            return Err(Unreadable::Encoding);
-        }
         if !self.standard_strings && text.contains(&b'\\') {
             return Err(Unreadable::Backslash);
+        }
+        if !self.utf8 && !text.is_ascii() {
+            return Err(Unreadable::Encoding);
         }
         std::str::from_utf8(text).map_err(|_| Unreadable::Encoding)
     }

@@ -13,6 +13,7 @@ pub(super) struct LexingState {
     standard_strings: bool,
     client_utf8: bool,
     server_utf8: bool,
+    ascii_safe: bool,
     /// A span up to this one may change it.
     touched: Option<SpanId>,
     /// A span up to this one set it: an error may take that back until no transaction is open.
@@ -21,7 +22,48 @@ pub(super) struct LexingState {
     unsafe_strings: bool,
     /// The same for the encodings.
     unsafe_encoding: bool,
+    /// One that is not safe for ASCII either.
+    unsafe_ascii: bool,
 }
+
+/// Encodings whose characters beyond ASCII have no byte of ASCII, by the names that the server tells
+/// (PostgreSQL docs 24.3.1). The others are Shift JIS, Big5, GBK, UHC, GB18030 and JOHAB.
+const ASCII_SAFE: [&str; 34] = [
+    "EUC_CN",
+    "EUC_JIS_2004",
+    "EUC_JP",
+    "EUC_KR",
+    "EUC_TW",
+    "ISO_8859_5",
+    "ISO_8859_6",
+    "ISO_8859_7",
+    "ISO_8859_8",
+    "KOI8R",
+    "KOI8U",
+    "LATIN1",
+    "LATIN10",
+    "LATIN2",
+    "LATIN3",
+    "LATIN4",
+    "LATIN5",
+    "LATIN6",
+    "LATIN7",
+    "LATIN8",
+    "LATIN9",
+    "SQL_ASCII",
+    "UTF8",
+    "WIN1250",
+    "WIN1251",
+    "WIN1252",
+    "WIN1253",
+    "WIN1254",
+    "WIN1255",
+    "WIN1256",
+    "WIN1257",
+    "WIN1258",
+    "WIN866",
+    "WIN874",
+];
 
 impl LexingState {
     pub(super) fn certain(&self) -> Lexing {
@@ -30,6 +72,7 @@ impl LexingState {
         Lexing {
             standard_strings: settled && self.standard_strings && !self.unsafe_strings,
             utf8: settled && encoding,
+            ascii_safe: settled && self.ascii_safe && !self.unsafe_ascii,
         }
     }
 
@@ -43,12 +86,16 @@ impl LexingState {
     pub(super) fn told(&mut self, name: &[u8], value: &[u8]) {
         match name {
             b"standard_conforming_strings" => self.standard_strings = value == b"on",
-            b"client_encoding" => self.client_utf8 = value == b"UTF8",
+            b"client_encoding" => {
+                self.client_utf8 = value == b"UTF8";
+                self.ascii_safe = ASCII_SAFE.iter().any(|name| value == name.as_bytes());
+            }
             b"server_encoding" => self.server_utf8 = value == b"UTF8",
             _ => {}
         }
         self.unsafe_strings |= !self.standard_strings;
         self.unsafe_encoding |= !self.client_utf8;
+        self.unsafe_ascii |= !self.ascii_safe;
     }
 
     /// A span up to this one may change it, by taking back what was set.
@@ -70,6 +117,7 @@ impl LexingState {
             self.held = self.held.filter(later);
             self.unsafe_strings = !self.standard_strings;
             self.unsafe_encoding = !self.client_utf8;
+            self.unsafe_ascii = !self.ascii_safe;
         }
     }
 }

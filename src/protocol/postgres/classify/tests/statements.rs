@@ -205,6 +205,7 @@ fn what_is_not_certain_is_unknown_and_a_write_to_everything() {
     let unsure = Lexing {
         standard_strings: false,
         utf8: false,
+        ascii_safe: false,
     };
     assert_eq!(why(b"SELECT '\\'", unsure), Some(Unreadable::Backslash));
     assert_eq!(

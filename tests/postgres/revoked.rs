@@ -403,3 +403,32 @@ fn an_index_that_is_built_concurrently_and_cancelled_is_told_as_unknown() {
     told.refused("08007");
     new.answer().ok();
 }
+
+/// Cancelled there, the server would tell that it is committed, which no standby knows yet.
+#[test]
+fn a_statement_that_waits_for_a_standby_is_not_told_as_committed() {
+    let world = World::new();
+    let mut admin = world.admin();
+    for sql in [
+        "ALTER SYSTEM SET synchronous_standby_names = 'nobody'",
+        "SELECT pg_reload_conf()",
+    ] {
+        admin.query(sql).ok();
+    }
+    let mut old = world.proxy.holder(1);
+    eventually("the setting", || {
+        old.query("SHOW synchronous_standby_names").value() == "nobody"
+    });
+    old.send(&query(WRITE));
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    eventually("the wait", || admin.query(waits).value() == "1");
+    let _new = seal(&world, 2);
+    let told = old.answer();
+    assert_eq!(told.done, Vec::<String>::new(), "{told:?}");
+    assert_eq!(told.status, 0, "{told:?}");
+    assert_eq!(
+        told.faults.last().map(|it| &*it.code),
+        Some("08007"),
+        "{told:?}"
+    );
+}

@@ -36,6 +36,7 @@ fn accounts() -> Catalog {
         owner: None,
         underlying: vec![],
         foreign_keys: vec![],
+        dependents: vec![],
         acts_on_read: false,
         gives_acting_type: false,
         acts_on_write: false,
@@ -60,6 +61,7 @@ fn statements(criterion: &mut Criterion) {
         temporary: &[],
         made: &[],
         redefined: false,
+        sure: false,
     };
     let rule = PostgresRule::new(None, None, Some("public.*"), "bench").unwrap();
     let rules = PostgresRules::new(vec![rule], Unmatched::Pass);

@@ -315,7 +315,8 @@ fn rows_are_locked_where_the_clause_says() {
     let mut client = world.proxy.client();
     for sql in [
         "SELECT p.* FROM plain p LEFT JOIN orders o USING (id) FOR UPDATE OF p",
-        "WITH c AS (SELECT id FROM plain FOR UPDATE SKIP LOCKED) SELECT * FROM orders JOIN c USING (id)",
+        "WITH c AS (SELECT id FROM plain FOR UPDATE SKIP LOCKED) \
+         SELECT * FROM orders JOIN c USING (id)",
         "SELECT * FROM (SELECT * FROM plain FOR UPDATE) s, orders",
         "SELECT * FROM orders WHERE id IN (SELECT id FROM plain FOR SHARE)",
     ] {

@@ -328,8 +328,8 @@ fn keeps_names(command: &nodes::AlterTableCmd) -> bool {
 }
 
 /// Whether a new constraint has writes do no more than is looked at where it is made: what it
-/// computes counts as what the definition calls, and what a key reaches as its target. The operators
-/// of EXCLUDE are not looked at.
+/// computes counts as what the definition calls, and what a key reaches as its target. The
+/// operators of EXCLUDE are not looked at.
 fn adds_no_reach(constraint: &nodes::Constraint) -> bool {
     use raw::ConstrType as Kind;
     matches!(

@@ -11,8 +11,8 @@ struct Item<'s> {
     relation: Option<&'s nodes::RangeVar>,
 }
 
-/// The relations whose rows the clauses of a SELECT lock. `None`: they may be any that the statement
-/// reads.
+/// The relations whose rows the clauses of a SELECT lock. `None`: they may be any that the
+/// statement reads.
 pub(super) fn locked(select: &nodes::SelectStmt) -> Option<Vec<&nodes::RangeVar>> {
     let items = items(select);
     let mut locked = vec![];

@@ -321,7 +321,8 @@ pub struct FunctionUse {
     pub name: Box<str>,
     /// The first argument, where it is a text: the sequence of `nextval('s')`.
     pub first_text: Option<Box<str>>,
-    /// That text is the table's whose sequence it is: `setval(pg_get_serial_sequence('t', 'a'), 1)`.
+    /// That text is the table's whose sequence it is:
+    /// `setval(pg_get_serial_sequence('t', 'a'), 1)`.
     pub of_table: bool,
     /// It is written in a syntax of its own, which older servers read as a plain call
     /// (`json_scalar(x)` before PostgreSQL 16).

@@ -26,8 +26,8 @@ pub(super) struct LexingState {
     unsafe_ascii: bool,
 }
 
-/// Encodings whose characters beyond ASCII have no byte of ASCII, by the names that the server tells
-/// (PostgreSQL docs 24.3.1). The others are Shift JIS, Big5, GBK, UHC, GB18030 and JOHAB.
+/// Encodings whose characters beyond ASCII have no byte of ASCII, by the names that the server
+/// tells (PostgreSQL docs 24.3.1). The others are Shift JIS, Big5, GBK, UHC, GB18030 and JOHAB.
 const ASCII_SAFE: [&str; 34] = [
     "EUC_CN",
     "EUC_JIS_2004",

@@ -12,11 +12,12 @@ use super::load::rows;
 use crate::protocol::postgres::resolve::{Oid, is_harmless};
 use crate::proxy::postgres::control::{ControlError, column, name};
 
-/// Functions; whether they write, as far as they say so, and are none of extensions that are known to
-/// read, in C; those that they call by their defaults or are aggregates of; and the types that their
-/// defaults are turned into, or that aggregates keep.
+/// Functions; whether they write, as far as they say so, and are none of extensions that are known
+/// to read, in C; those that they call by their defaults or are aggregates of; and the types that
+/// their defaults are turned into, or that aggregates keep.
 const FUNCTIONS: &str = "SELECT p.oid, n.nspname, p.proname, \
-     p.provolatile = 'v' AND k.objid IS NULL OR p.prokind = 'p', p.pronargs - p.pronargdefaults <= 1, \
+     p.provolatile = 'v' AND k.objid IS NULL OR p.prokind = 'p', \
+     p.pronargs - p.pronargdefaults <= 1, \
      ARRAY(SELECT m[1]::oid FROM regexp_matches(p.proargdefaults::text, \
          ':(?:funcid|opfuncid) (\\d+)', 'g') m) || CASE WHEN a.aggfnoid IS NULL THEN '{}' ELSE \
          ARRAY[a.aggtransfn::oid, a.aggfinalfn::oid, a.aggcombinefn::oid, a.aggserialfn::oid, \

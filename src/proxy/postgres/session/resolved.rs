@@ -253,7 +253,7 @@ impl Session {
         Ok(self.foreign_tables()? == ForeignTables::There)
     }
 
-    /// Whether one of the session's temporary names may stand for something else behind a statement.
+    /// Whether a temporary name of the session's may stand for something else behind a statement.
     pub(super) fn shadows(&self, statement: &Statement, ending: &Ending) -> bool {
         let mut temporary = self.temporary.iter().chain(&ending.temporary);
         let targets = &statement.uses.targets;
@@ -261,7 +261,7 @@ impl Session {
         shadows_temporary(statement) && (named || statement.uses.everything.is_some())
     }
 
-    /// Whether a statement drops temporary tables of the session, and nothing that is anybody else's.
+    /// Whether a statement drops temporary tables of the session, and nothing that is another's.
     pub(super) fn drops_own(&self, statement: &Statement) -> bool {
         let Some(catalog) = self.known_catalog().filter(|_| !self.shadowed) else {
             return false;

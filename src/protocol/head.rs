@@ -43,7 +43,8 @@ pub(super) struct Facts<'h> {
     pub(super) tickets: Vec<&'h str>,
     pub(super) host: Option<&'h [u8]>,
     pub(super) authorization: Option<&'h [u8]>,
-    pub(super) content_type: Option<&'h [u8]>,
+    /// The body may be a form with files: one of the content types says so (RFC 7578).
+    pub(super) is_form: bool,
     /// A header asks the backend to take another method than the request's.
     pub(super) overrides_method: bool,
     /// It asks to become another protocol, `h2c` aside, which is never taken up.
@@ -122,7 +123,7 @@ fn note_field<'h>(facts: &mut Facts<'h>, name: &[u8], value: &'h [u8]) -> Result
             return Err(Refusal::invalid("a ticket cannot travel in a trailer"));
         }
         10 if same(name, "connection") => check_connection(value)?,
-        12 if same(name, "content-type") => facts.content_type = Some(value),
+        12 if same(name, "content-type") => facts.is_form |= is_form(value),
         13 if same(name, "authorization") => facts.authorization = Some(value),
         13 if same(name, TICKET_HEADER) => {
             if !facts.tickets.is_empty() {
@@ -173,6 +174,12 @@ fn check_connection(value: &[u8]) -> Result<(), Refusal> {
 /// invalid, for its ticket would come after the decision.
 pub fn is_ticket_name(name: &[u8]) -> bool {
     same_but_underscores(name, TICKET_HEADER)
+}
+
+fn is_form(content_type: &[u8]) -> bool {
+    let multipart = b"multipart/";
+    let start = content_type.trim_ascii_start().get(..multipart.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(multipart))
 }
 
 fn is_method_override(name: &[u8]) -> bool {

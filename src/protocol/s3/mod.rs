@@ -4,7 +4,9 @@
 //! The operation says how far a request writes, the address which bucket and key it is about,
 //! the rules which locks guard them. An operation on a whole bucket needs the locks of every rule
 //! on that bucket; where a rule's lock depends on the key it cannot be told, and the operation is
-//! refused. CopyObject and UploadPartCopy write what their path names; their source is only read.
+//! refused. A key that the address does not name may be any: dots in it lead out of its bucket on
+//! stores in file systems. CopyObject and UploadPartCopy write what their path names; their source
+//! is only read.
 //!
 //! Outside: what lifecycle rules and replication write in the backend.
 
@@ -113,6 +115,7 @@ struct Covering {
 
 const ADDRESS_DOUBT: &str = "the bucket or key can be read in two ways, and a rule may cover it";
 const NAME_DOUBT: &str = "the bucket or key gives no valid lock name";
+const ELSEWHERE_DOUBT: &str = "its key is in a form's field or a header, and a rule may cover it";
 const BUCKET_DOUBT: &str = "it writes to the whole bucket, where locks depend on the key";
 
 impl S3Rules {
@@ -144,8 +147,7 @@ impl S3Rules {
             ));
         }
         let address = self.read_address(head, facts.host, path)?;
-        let mut operation =
-            operation::find(head.method, address.level(), query, facts.content_type);
+        let mut operation = operation::find(head.method, address.level(), query, facts.is_form);
         if facts.overrides_method || path::overrides_method(query) {
             operation = Operation {
                 name: "UnknownWrite",
@@ -155,8 +157,8 @@ impl S3Rules {
         let covering = match operation.reach {
             Reach::Nothing | Reach::Key => self.cover_key(&address),
             Reach::Bucket => self.cover_bucket(&address),
-            Reach::KeyInForm => self.cover_in_doubt(&address, "its key is in a form's field"),
-            Reach::KeysInBody => self.cover_in_doubt(&address, ADDRESS_DOUBT),
+            Reach::KeyElsewhere => self.cover_in_doubt(ELSEWHERE_DOUBT),
+            Reach::KeysInBody => self.cover_in_doubt(ADDRESS_DOUBT),
         };
         let asks_body = operation.reach == Reach::KeysInBody && covering.doubt.is_some();
         if let Some(bucket) = address
@@ -278,10 +280,10 @@ impl S3Rules {
         covering.finish()
     }
 
-    /// In doubt for this reason, where any rule is on the bucket.
-    fn cover_in_doubt(&self, address: &Address<'_>, reason: &'static str) -> Covering {
-        let no_rule = |rule: &S3Rule| address.match_bucket(&rule.bucket) == Match::No;
-        let free = self.rules.iter().all(no_rule);
+    /// In doubt for this reason, where any rule is: the bucket of the address tells nothing of keys
+    /// that are not in it.
+    fn cover_in_doubt(&self, reason: &'static str) -> Covering {
+        let free = self.rules.is_empty();
         Covering {
             doubt: (!free).then_some(reason),
             uncovered: free,

@@ -1,5 +1,5 @@
-//! Which operation a request asks for, and how far it writes: method, level of the address and the
-//! names in the query decide (Amazon S3 API Reference, "Actions").
+//! Which operation a request asks for, and how far it writes: method, level of the address, the
+//! names in the query and whether the body is a form decide (Amazon S3 API Reference, "Actions").
 //!
 //! Invariant: a write is never given a narrower reach than a backend could give it. Whatever is not
 //! in the table reaches the whole bucket.
@@ -28,8 +28,8 @@ pub(super) enum Reach {
     Key,
     /// The keys that the body names.
     KeysInBody,
-    /// A key that a form's field names.
-    KeyInForm,
+    /// A key that a form's field or a header names.
+    KeyElsewhere,
     /// The bucket and whatever is in it.
     Bucket,
 }
@@ -46,12 +46,7 @@ const fn operation(name: &'static str, reach: Reach) -> Operation {
 }
 
 /// Looks the operation up.
-pub(super) fn find(
-    method: &str,
-    level: Level,
-    query: &[u8],
-    content_type: Option<&[u8]>,
-) -> Operation {
+pub(super) fn find(method: &str, level: Level, query: &[u8], is_form: bool) -> Operation {
     match method {
         "GET" | "HEAD" | "OPTIONS" | "TRACE" => operation(read_name(level), Reach::Nothing),
         "PUT" | "POST" | "DELETE" => {
@@ -59,8 +54,8 @@ pub(super) fn find(
             let names: Vec<&str> = names.iter().map(|name| &**name).collect();
             match level {
                 Level::Service => operation("ServiceWrite", Reach::Bucket),
-                Level::Bucket => bucket_write(method, &names, content_type),
-                Level::Object => object_write(method, &names),
+                Level::Bucket => bucket_write(method, &names, is_form),
+                Level::Object => object_write(method, &names, is_form),
             }
         }
         _ => operation("UnknownWrite", Reach::Bucket),
@@ -75,17 +70,20 @@ fn read_name(level: Level) -> &'static str {
     }
 }
 
-fn bucket_write(method: &str, names: &[&str], content_type: Option<&[u8]>) -> Operation {
+fn bucket_write(method: &str, names: &[&str], is_form: bool) -> Operation {
     match (method, names) {
         ("PUT", []) => operation("CreateBucket", Reach::Bucket),
         ("DELETE", []) => operation("DeleteBucket", Reach::Bucket),
+        // First: s3s takes any of these for an upload, and what surrounds a form could be XML.
+        ("POST", _) if is_form => operation("PostObject", Reach::KeyElsewhere),
         ("POST", ["delete"]) => operation("DeleteObjects", Reach::KeysInBody),
-        ("POST", _) if is_form(content_type) => operation("PostObject", Reach::KeyInForm),
+        // A reader that finds a form here by other signs does the same.
+        ("POST", _) => operation("BucketWrite", Reach::KeyElsewhere),
         _ => operation("BucketWrite", Reach::Bucket),
     }
 }
 
-fn object_write(method: &str, names: &[&str]) -> Operation {
+fn object_write(method: &str, names: &[&str], is_form: bool) -> Operation {
     // Every one of these may name the version that it is about.
     let unversioned: Vec<&str> = names
         .iter()
@@ -102,24 +100,18 @@ fn object_write(method: &str, names: &[&str]) -> Operation {
         ("POST", ["uploads"]) => "CreateMultipartUpload",
         ("POST", ["uploadId"]) => "CompleteMultipartUpload",
         ("POST", ["restore"]) => "RestoreObject",
-        ("POST", ["select", "select-type"]) => {
+        ("POST", ["select", "select-type"]) if !is_form => {
             return operation("SelectObjectContent", Reach::Nothing);
         }
         ("DELETE", []) => "DeleteObject",
         ("DELETE", ["uploadId"]) => "AbortMultipartUpload",
         ("DELETE", ["tagging"]) => "DeleteObjectTagging",
         // It takes its source away, which a header names and another lock may guard.
-        ("PUT", ["renameObject"]) => return operation("RenameObject", Reach::Bucket),
+        ("PUT", ["renameObject"]) => return operation("RenameObject", Reach::KeyElsewhere),
+        ("POST", _) if is_form => return operation("PostObject", Reach::KeyElsewhere),
         _ => return operation("UnknownWrite", Reach::Bucket),
     };
     operation(name, Reach::Key)
-}
-
-fn is_form(content_type: Option<&[u8]>) -> bool {
-    let form = b"multipart/form-data";
-    content_type
-        .and_then(|value| value.trim_ascii_start().get(..form.len()))
-        .is_some_and(|start| start.eq_ignore_ascii_case(form))
 }
 
 /// The names in the query that choose an operation: sorted, each once; without those that sign,
@@ -154,7 +146,7 @@ mod tests {
     use super::{Level, Reach, find};
 
     fn reach(method: &str, level: Level, query: &str) -> Reach {
-        find(method, level, query.as_bytes(), None).reach
+        find(method, level, query.as_bytes(), false).reach
     }
 
     #[test]
@@ -217,7 +209,6 @@ mod tests {
             ("PUT", "Tagging"),
             ("PUT", "tagging&acl"),
             ("PUT", "uploadId=u"),
-            ("PUT", "renameObject"),
             ("POST", ""),
             ("POST", "select"),
             ("POST", "select&select-type=2&uploads"),
@@ -233,13 +224,7 @@ mod tests {
                 "{method} {query}"
             );
         }
-        for (method, query) in [
-            ("PUT", ""),
-            ("DELETE", ""),
-            ("PUT", "lifecycle"),
-            ("POST", ""),
-            ("POST", "delete&x"),
-        ] {
+        for (method, query) in [("PUT", ""), ("DELETE", ""), ("PUT", "lifecycle")] {
             assert_eq!(
                 reach(method, Level::Bucket, query),
                 Reach::Bucket,
@@ -253,11 +238,23 @@ mod tests {
     fn keys_in_a_body_or_a_form_are_told_apart() {
         assert_eq!(reach("POST", Level::Bucket, "delete"), Reach::KeysInBody);
         assert_eq!(reach("POST", Level::Bucket, "%64elete="), Reach::KeysInBody);
-        let form = Some(&b" Multipart/Form-Data; boundary=x"[..]);
+        for query in [&b""[..], b"delete", b"x"] {
+            let form = find("POST", Level::Bucket, query, true).reach;
+            assert_eq!(form, Reach::KeyElsewhere);
+        }
+        assert_eq!(reach("POST", Level::Bucket, ""), Reach::KeyElsewhere);
         assert_eq!(
-            find("POST", Level::Bucket, b"", form).reach,
-            Reach::KeyInForm
+            reach("POST", Level::Bucket, "delete&x"),
+            Reach::KeyElsewhere
         );
-        assert_eq!(find("PUT", Level::Bucket, b"", form).reach, Reach::Bucket);
+        assert_eq!(
+            reach("PUT", Level::Object, "renameObject"),
+            Reach::KeyElsewhere
+        );
+        let form = |method| find(method, Level::Object, b"", true).reach;
+        assert_eq!(form("POST"), Reach::KeyElsewhere);
+        assert_eq!(form("PUT"), Reach::Key);
+        let bucket = find("PUT", Level::Bucket, b"", true).reach;
+        assert_eq!(bucket, Reach::Bucket);
     }
 }

@@ -179,7 +179,27 @@ fn a_copy_needs_the_lock_of_its_destination_only() {
 fn a_form_hides_its_key_and_another_method_its_reach() {
     let form: [(&str, &[u8]); 1] = [("content-type", b"multipart/form-data; boundary=b")];
     assert_eq!(told("POST", "/data", &form), Err(Code::Unclassified));
-    assert_eq!(told("POST", "/other", &form), write(&[]));
+    // `../data/ledger` in a form's field: a store in a file system resolves it.
+    let plain: (&str, &[u8]) = ("content-type", b"text/plain");
+    for headers in [
+        &form[..],
+        &[],
+        &[plain],
+        &[plain, form[0]],
+        &[form[0], plain],
+    ] {
+        for target in ["/other", "/other/", "/other?x", "/whole"] {
+            let told = told("POST", target, headers);
+            assert_eq!(told, Err(Code::Unclassified), "{target} {headers:?}");
+        }
+    }
+    assert_eq!(told("POST", "/other/key", &form), Err(Code::Unclassified));
+    assert_eq!(
+        told("POST", "/other?delete", &form),
+        Err(Code::Unclassified)
+    );
+    let free = S3Rules::new(vec![], &[], Unmatched::Pass);
+    assert!(classify(&free, "POST", "/other", &form).is_ok());
     let other: [(&str, &[u8]); 1] = [("x-http-method-override", b"DELETE")];
     assert_eq!(told("GET", "/data/in/7/a", &other), Err(Code::Unclassified));
 }
@@ -234,8 +254,16 @@ fn deleting_many_needs_the_locks_of_all_the_keys() {
         delete(&rules(), "/data?delete", &body),
         Ok((Kind::Write, locks))
     );
-    // No rule on the bucket: no body is asked for.
-    assert_eq!(told("POST", "/other?delete", &[]), write(&[]));
+    // No rule is on this bucket, but a key in the body may lead out of it.
+    let plain = objects(&["in/1/b", "ledger"]);
+    let passed = Ok((Kind::Write, vec![]));
+    assert_eq!(delete(&rules(), "/other?delete", &plain), passed);
+    let dots = objects(&["../data/ledger"]);
+    let refused = delete(&rules(), "/other?delete", &dots).unwrap_err();
+    assert_eq!(refused.code, Code::Unclassified);
+    // Without rules no body is asked for.
+    let free = S3Rules::new(vec![], &[], Unmatched::Pass);
+    assert_eq!(delete(&free, "/other?delete", &dots), passed);
 }
 
 #[test]

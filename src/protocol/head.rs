@@ -6,6 +6,7 @@
 //! parsed head no longer shows: bare LF, spaces before a colon, the bytes of trailers.
 
 use super::http::frame::Line;
+use super::http::path;
 use super::refusal::Refusal;
 use super::tickets;
 
@@ -47,10 +48,45 @@ pub(super) struct Facts<'h> {
     pub(super) is_form: bool,
     /// A header asks the backend to take another method than the request's.
     pub(super) overrides_method: bool,
+    /// Other paths that headers name, in order.
+    pub(super) other_paths: Vec<OtherPath<'h>>,
     /// It asks to become another protocol, `h2c` aside, which is never taken up.
     pub(super) upgrades: bool,
     content_lengths: u32,
     transfer_encodings: u32,
+}
+
+/// A path that a header names: the request may write there too.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OtherPath<'h> {
+    /// Where a COPY or a MOVE writes (RFC 4918 10.3): a URI or an absolute path.
+    Destination(&'h [u8]),
+    /// What servers behind a rewriting hop take for the target.
+    Instead(&'h [u8]),
+}
+
+impl<'h> OtherPath<'h> {
+    /// Its path and query. `None`: readers may differ in it.
+    pub(super) fn split(&self) -> Option<(&'h [u8], &'h [u8])> {
+        let odd = |value: &[u8], marks: &[u8]| {
+            value
+                .iter()
+                .any(|byte| byte.is_ascii_control() || marks.contains(byte))
+        };
+        let value = match *self {
+            // A query says nothing there: whether it is cut off is up to the reader.
+            OtherPath::Destination(value) if odd(value, b" #?*") => return None,
+            OtherPath::Instead(value) if odd(value, b" #") => return None,
+            OtherPath::Destination(value) | OtherPath::Instead(value) => value,
+        };
+        path::split_target(value)
+    }
+
+    /// Whether its query asks for another method.
+    pub(super) fn overrides_method(&self) -> bool {
+        self.split()
+            .is_some_and(|(_, query)| path::overrides_method(query))
+    }
 }
 
 /// Reads the fields once.
@@ -123,6 +159,9 @@ fn note_field<'h>(facts: &mut Facts<'h>, name: &[u8], value: &'h [u8]) -> Result
             return Err(Refusal::invalid("a ticket cannot travel in a trailer"));
         }
         10 if same(name, "connection") => check_connection(value)?,
+        11 if same(name, "destination") => {
+            facts.other_paths.push(OtherPath::Destination(value));
+        }
         12 if same(name, "content-type") => facts.is_form |= is_form(value),
         13 if same(name, "authorization") => facts.authorization = Some(value),
         13 if same(name, TICKET_HEADER) => {
@@ -138,6 +177,7 @@ fn note_field<'h>(facts: &mut Facts<'h>, name: &[u8], value: &'h [u8]) -> Result
             ));
         }
         13 | 17 | 22 if is_method_override(name) => facts.overrides_method = true,
+        13 | 14 if names_target(name) => facts.other_paths.push(OtherPath::Instead(value)),
         14 if same(name, "content-length") => {
             if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
                 return Err(Refusal::malformed("content-length is not a number"));
@@ -190,6 +230,12 @@ fn is_method_override(name: &[u8]) -> bool {
     ]
     .iter()
     .any(|known| same_but_underscores(name, known))
+}
+
+fn names_target(name: &[u8]) -> bool {
+    ["x-original-url", "x-rewrite-url"]
+        .iter()
+        .any(|known| same_but_underscores(name, known))
 }
 
 fn same(name: &[u8], known: &str) -> bool {

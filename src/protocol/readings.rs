@@ -310,6 +310,8 @@ fn header_name() -> impl Strategy<Value = String> {
         "fencing_token",
         "x-http-method",
         "x-method-override",
+        "destination",
+        "x-original-url",
         "x-amz-copy-source",
         "x-other",
         "",

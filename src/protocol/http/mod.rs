@@ -5,6 +5,10 @@
 //! over `read_methods`, and both over the method's own meaning. A request that asks the backend to
 //! take another method than its own is a write whatever is said.
 //!
+//! A request also counts as one to each other path that a header names: the destination of COPY and
+//! MOVE, and what stands for the target behind a rewriting hop. BIND and its kin name theirs in the
+//! body, and are refused beside rules.
+//!
 //! All the rules that cover a write apply. How a path is read: [`path`].
 
 pub mod frame;
@@ -12,7 +16,7 @@ pub mod path;
 
 mod refusal;
 
-use super::head::{self, Head, is_token};
+use super::head::{self, Head, OtherPath, is_token};
 use super::pattern::{InvalidPattern, LockTemplate, Match, Pattern, Subject};
 use super::{Kind, Refusal, RequestClass, Unmatched};
 use crate::lock_name::{LockName, LockPattern};
@@ -63,6 +67,14 @@ impl HttpRule {
             ..self
         })
     }
+
+    fn says_write(&self, method: &str) -> bool {
+        names(&self.write_methods, method)
+    }
+}
+
+fn names(methods: &[Box<str>], method: &str) -> bool {
+    methods.iter().any(|known| **known == *method)
 }
 
 fn check_methods(methods: &[&str]) -> Result<Vec<Box<str>>, InvalidPattern> {
@@ -94,7 +106,13 @@ struct Covering {
     says_read: bool,
     /// Why the locks cannot be told.
     doubt: Option<&'static str>,
+    /// A path that no rule covers.
+    uncovered: bool,
 }
+
+const PATH_DOUBT: &str = "the path can be read in two ways, and a rule may cover it";
+const NAME_DOUBT: &str = "the path gives no valid lock name";
+const OTHER_DOUBT: &str = "where it writes besides its target cannot be told";
 
 impl HttpRules {
     /// These rules.
@@ -113,14 +131,25 @@ impl HttpRules {
         }
         let (path, query) = path::split_target(head.target)
             .ok_or_else(|| Refusal::malformed("the request target is not a path"))?;
-        let covering = self.cover(path, head.method);
-        let overridden = facts.overrides_method || path::overrides_method(query);
-        let kind = covering.kind(head.method, overridden);
+        let mut covering = self.cover(path, head.method);
+        let others = self.cover_others(&facts.other_paths, head.method);
+        let overridden = facts.overrides_method
+            || path::overrides_method(query)
+            || facts
+                .other_paths
+                .iter()
+                .any(|other| other.overrides_method());
+        let is_write = |covering: &Covering| covering.is_write(head.method, overridden);
+        let kind = match is_write(&covering) || others.iter().any(is_write) {
+            true => Kind::Write,
+            false => Kind::Read,
+        };
         if kind == Kind::Write {
+            covering = others.into_iter().fold(covering, Covering::and);
             if let Some(doubt) = covering.doubt {
                 return Err(Refusal::unclassified(doubt));
             }
-            if covering.locks.is_empty() && self.unmatched == Unmatched::Reject {
+            if covering.uncovered && self.unmatched == Unmatched::Reject {
                 return Err(Refusal::unclassified("no rule covers this write"));
             }
         }
@@ -132,10 +161,33 @@ impl HttpRules {
         })
     }
 
+    /// What covers each path that the request names beside its target.
+    fn cover_others(&self, paths: &[OtherPath<'_>], method: &str) -> Vec<Covering> {
+        let cover = |other: &OtherPath<'_>| match other.split() {
+            Some((path, _)) => self.cover(path, method),
+            None => self.cover_anything(method),
+        };
+        let mut others: Vec<Covering> = paths.iter().map(cover).collect();
+        if matches!(method, "BIND" | "UNBIND" | "REBIND") {
+            others.push(self.cover_anything(method));
+        }
+        others
+    }
+
+    /// A path that is not known.
+    fn cover_anything(&self, method: &str) -> Covering {
+        Covering {
+            says_write: self.rules.iter().any(|rule| rule.says_write(method)),
+            doubt: (!self.rules.is_empty()).then_some(OTHER_DOUBT),
+            uncovered: true,
+            ..Covering::default()
+        }
+    }
+
     fn cover(&self, path: &[u8], method: &str) -> Covering {
         let mut covering = Covering::default();
         if self.rules.is_empty() {
-            return covering;
+            return covering.finish();
         }
         let path = path::Path::read(path);
         for rule in &self.rules {
@@ -143,24 +195,19 @@ impl HttpRules {
             if found == Match::No {
                 continue;
             }
-            covering.says_write |= rule.write_methods.iter().any(|known| **known == *method);
+            covering.says_write |= rule.says_write(method);
             match found {
                 Match::Yes(captures) => {
-                    covering.says_read |= rule.read_methods.iter().any(|known| **known == *method);
+                    covering.says_read |= names(&rule.read_methods, method);
                     match rule.lock.build(&captures) {
                         Ok(lock) => covering.locks.push(lock),
-                        Err(_) => covering.doubt = Some("the path gives no valid lock name"),
+                        Err(_) => covering.doubt = Some(NAME_DOUBT),
                     }
                 }
-                _ => {
-                    covering.doubt =
-                        Some("the path can be read in two ways, and a rule may cover it")
-                }
+                _ => covering.doubt = Some(PATH_DOUBT),
             }
         }
-        covering.locks.sort_unstable();
-        covering.locks.dedup();
-        covering
+        covering.finish()
     }
 
     /// Every lock that a rule can name.
@@ -176,13 +223,27 @@ impl HttpRules {
 }
 
 impl Covering {
-    fn kind(&self, method: &str, overridden: bool) -> Kind {
+    fn is_write(&self, method: &str, overridden: bool) -> bool {
         let safe = matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE");
-        if overridden || self.says_write || !(self.says_read || safe) {
-            Kind::Write
-        } else {
-            Kind::Read
+        overridden || self.says_write || !(self.says_read || safe)
+    }
+
+    /// What covers a write to both.
+    fn and(mut self, other: Covering) -> Covering {
+        self.locks.extend(other.locks);
+        self.doubt = self.doubt.or(other.doubt);
+        let uncovered = self.uncovered || other.uncovered;
+        Covering {
+            uncovered,
+            ..self.finish()
         }
+    }
+
+    fn finish(mut self) -> Covering {
+        self.locks.sort_unstable();
+        self.locks.dedup();
+        self.uncovered = self.locks.is_empty();
+        self
     }
 }
 

@@ -124,6 +124,124 @@ fn a_request_for_another_method_is_a_write() {
     );
 }
 
+/// RFC 4918 10.3: where a COPY or a MOVE writes.
+#[test]
+fn the_destination_is_written_to_as_well() {
+    let to = |method: &str, target: &str, destination: &str| {
+        told(method, target, &[("Destination", destination.as_bytes())])
+    };
+    for method in ["COPY", "MOVE", "POST", "X"] {
+        for destination in [
+            "/v1/accounts/7",
+            "http://host/v1/accounts/7",
+            "HTTPS://user@another.host:1/v1/%61ccounts/7/x",
+            "//host/v1/accounts/7",
+        ] {
+            let told = to(method, "/tmp/x", destination);
+            assert_eq!(told, write(&["account/7"]), "{method} {destination}");
+        }
+        assert_eq!(to(method, "/tmp/x", "/tmp/y"), write(&[]));
+    }
+    let both = write(&["account/7", "account/8"]);
+    assert_eq!(to("MOVE", "/v1/accounts/8/a", "/v1/accounts/7/a"), both);
+    assert_eq!(
+        to("MOVE", "/v1/accounts/8/a", "/tmp/y"),
+        write(&["account/8"])
+    );
+    // A declared read of the one is none of the other.
+    assert_eq!(
+        to("POST", "/v1/search", "/v1/accounts/7"),
+        write(&["account/7", "search"])
+    );
+    assert_eq!(to("GET", "/tmp/x", "/v1/accounts/7"), read(&[]));
+    let several: [(&str, &[u8]); 2] = [
+        ("destination", b"/tmp/y"),
+        ("destination", b"/v1/accounts/7"),
+    ];
+    assert_eq!(told("MOVE", "/tmp/x", &several), write(&["account/7"]));
+}
+
+#[test]
+fn a_destination_that_cannot_be_told_is_refused_where_a_rule_is() {
+    for destination in [
+        "",
+        "*",
+        "y",
+        "accounts/7",
+        "../v1/accounts/7",
+        "/tmp/../v1/accounts/7",
+        "/tmp/y, /v1/accounts/7",
+        "/v1/accounts/7#x",
+        "/tmp/y?/../../v1/accounts/7",
+        "ftp://host/v1/accounts/7",
+        "http:/v1/accounts/7",
+        "http://host\\v1/accounts/7",
+    ] {
+        let header: [(&str, &[u8]); 1] = [("Destination", destination.as_bytes())];
+        for method in ["COPY", "MOVE", "POST"] {
+            let told = told(method, "/tmp/x", &header);
+            assert_eq!(told, Err(Code::Unclassified), "{method} {destination:?}");
+        }
+        let free = HttpRules::default();
+        assert!(classify(&free, "MOVE", "/tmp/x", &header).is_ok());
+    }
+    // RFC 5842: their bodies name what is written.
+    for method in ["BIND", "UNBIND", "REBIND"] {
+        assert_eq!(told(method, "/tmp/", &[]), Err(Code::Unclassified));
+    }
+}
+
+#[test]
+fn each_written_path_needs_a_rule_where_the_listener_says_so() {
+    let strict = HttpRules::new(
+        vec![HttpRule::new("/a/**", "a").unwrap()],
+        Unmatched::Reject,
+    );
+    let to = |target, destination: &'static str| {
+        classify(
+            &strict,
+            "MOVE",
+            target,
+            &[("Destination", destination.as_bytes())],
+        )
+        .is_ok()
+    };
+    assert!(to("/a/x", "/a/y"));
+    assert!(!to("/a/x", "/b"));
+    assert!(!to("/b", "/a/y"));
+}
+
+/// IIS, Symfony, Laminas and others take the path in such a header for the request's.
+#[test]
+fn a_path_instead_of_the_targets_is_classified_as_well() {
+    for name in [
+        "X-Original-URL",
+        "X-Rewrite-URL",
+        "x_original_url",
+        "X_REWRITE_URL",
+    ] {
+        let to = |method: &str, target: &str, path: &str| {
+            told(method, target, &[(name, path.as_bytes())])
+        };
+        assert_eq!(
+            to("PUT", "/tmp/x", "/v1/accounts/7?a=/b"),
+            write(&["account/7"])
+        );
+        assert_eq!(to("PUT", "/v1/accounts/8", "/tmp/x"), write(&["account/8"]));
+        assert_eq!(
+            to("PUT", "/tmp/x", "v1/accounts/7"),
+            Err(Code::Unclassified)
+        );
+        assert_eq!(to("GET", "/tmp/x", "/v1/pull/7"), write(&["pull/7"]));
+        assert_eq!(to("GET", "/tmp/x", "v1/pull/7"), Err(Code::Unclassified));
+        assert_eq!(to("GET", "/tmp/x", "/tmp/y"), read(&[]));
+        assert_eq!(
+            to("GET", "/tmp/x", "/v1/accounts/7?_method=PUT"),
+            write(&["account/7"])
+        );
+    }
+}
+
 #[test]
 fn tunnels_and_upgrades_are_refused_where_something_is_guarded() {
     let upgrade: [(&str, &[u8]); 2] = [("upgrade", b"websocket"), ("connection", b"upgrade")];

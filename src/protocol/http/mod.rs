@@ -2,7 +2,8 @@
 //!
 //! `GET`, `HEAD`, `OPTIONS` and `TRACE` are reads (RFC 9110 9.2.1), all else is a write, unknown
 //! methods included. A rule may say otherwise for the paths that it covers: `write_methods` win
-//! over `read_methods`, and both over the method's own meaning. A request that asks the backend to
+//! over `read_methods`, and both over the method's own meaning; what is said of `GET` as a write
+//! holds for `HEAD`, unless the rule reads it. A request that asks the backend to
 //! take another method than its own is a write whatever is said.
 //!
 //! A request also counts as one to each other path that a header names: the destination of COPY and
@@ -69,7 +70,11 @@ impl HttpRule {
     }
 
     fn says_write(&self, method: &str) -> bool {
-        names(&self.write_methods, method)
+        // Frameworks run the same for HEAD and leave the body out (RFC 9110 9.3.2).
+        let as_get = method == "HEAD"
+            && names(&self.write_methods, "GET")
+            && !names(&self.read_methods, "HEAD");
+        as_get || names(&self.write_methods, method)
     }
 }
 

@@ -82,7 +82,15 @@ fn a_rule_may_say_otherwise_for_its_paths() {
     assert_eq!(told("PUT", "/v1/search", &[]), write(&["search"]));
     assert_eq!(told("GET", "/v1/pull/3", &[]), write(&["pull/3"]));
     assert_eq!(told("GET", "/v1/pull/%2F", &[]), Err(Code::Unclassified));
-    assert_eq!(told("HEAD", "/v1/pull/3", &[]), read(&["pull/3"]));
+    // Frameworks run what serves GET for HEAD too (RFC 9110 9.3.2).
+    assert_eq!(told("HEAD", "/v1/pull/3", &[]), write(&["pull/3"]));
+    assert_eq!(told("OPTIONS", "/v1/pull/3", &[]), read(&["pull/3"]));
+    let rule = HttpRule::new("/a", "a").unwrap();
+    let rule = rule.with_write_methods(&["GET"]).unwrap();
+    let rule = rule.with_read_methods(&["HEAD"]).unwrap();
+    let rules = HttpRules::new(vec![rule], Unmatched::Pass);
+    let kind = |method| classify(&rules, method, "/a", &[]).unwrap().kind;
+    assert_eq!((kind("GET"), kind("HEAD")), (Kind::Write, Kind::Read));
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub(super) struct Facts<'h> {
     pub(super) overrides_method: bool,
     /// Other paths that headers name, in order.
     pub(super) other_paths: Vec<OtherPath<'h>>,
+    /// It asks an S3 backend to write more than the key of its address.
+    pub(super) widens: bool,
     /// It asks to become another protocol, `h2c` aside, which is never taken up.
     pub(super) upgrades: bool,
     content_lengths: u32,
@@ -193,9 +195,17 @@ fn note_field<'h>(facts: &mut Facts<'h>, name: &[u8], value: &'h [u8]) -> Result
                 ));
             }
         }
+        20 | 32 if widens_key(name) => facts.widens = true,
         _ => {}
     }
     Ok(())
+}
+
+/// Extensions of MinIO's: a folder goes with all that is in it; an archive is unpacked beside.
+fn widens_key(name: &[u8]) -> bool {
+    ["x-minio-force-delete", "x-amz-meta-snowball-auto-extract"]
+        .iter()
+        .any(|known| same_but_underscores(name, known))
 }
 
 fn check_connection(value: &[u8]) -> Result<(), Refusal> {

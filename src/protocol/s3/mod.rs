@@ -20,7 +20,7 @@ mod signature;
 use address::{Address, Key};
 use operation::{Operation, Reach};
 
-use super::head::{self, Head};
+use super::head::{self, Facts, Head};
 use super::http::path;
 use super::pattern::{Captures, InvalidPattern, LockTemplate, Match, Pattern, Subject};
 use super::{Classified, Kind, Refusal, RequestClass, Unmatched};
@@ -147,13 +147,7 @@ impl S3Rules {
             ));
         }
         let address = self.read_address(head, facts.host, path)?;
-        let mut operation = operation::find(head.method, address.level(), query, facts.is_form);
-        if facts.overrides_method || path::overrides_method(query) {
-            operation = Operation {
-                name: "UnknownWrite",
-                reach: Reach::Bucket,
-            };
-        }
+        let operation = find_operation(head.method, &address, query, &facts);
         let covering = match operation.reach {
             Reach::Nothing | Reach::Key => self.cover_key(&address),
             Reach::Bucket => self.cover_bucket(&address),
@@ -311,6 +305,27 @@ impl S3Rules {
         }
         patterns
     }
+}
+
+/// The operation, with the reach that the fields of the head give it.
+fn find_operation(
+    method: &str,
+    address: &Address<'_>,
+    query: &[u8],
+    facts: &Facts<'_>,
+) -> Operation {
+    let found = operation::find(method, address.level(), query, facts.is_form);
+    let Operation { name, reach } = match facts.overrides_method || path::overrides_method(query) {
+        true => operation::UNKNOWN,
+        false => found,
+    };
+    let reach = match reach {
+        Reach::Nothing => Reach::Nothing,
+        _ if !facts.other_paths.is_empty() => Reach::KeyElsewhere,
+        Reach::Key if facts.widens => Reach::Bucket,
+        reach => reach,
+    };
+    Operation { name, reach }
 }
 
 impl Covering {

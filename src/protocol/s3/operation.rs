@@ -1,5 +1,6 @@
 //! Which operation a request asks for, and how far it writes: method, level of the address, the
 //! names in the query and whether the body is a form decide (Amazon S3 API Reference, "Actions").
+//! Other fields of the head may widen the reach: that is for the caller.
 //!
 //! Invariant: a write is never given a narrower reach than a backend could give it. Whatever is not
 //! in the table reaches the whole bucket.
@@ -45,6 +46,9 @@ const fn operation(name: &'static str, reach: Reach) -> Operation {
     Operation { name, reach }
 }
 
+/// What the table does not know.
+pub(super) const UNKNOWN: Operation = operation("UnknownWrite", Reach::Bucket);
+
 /// Looks the operation up.
 pub(super) fn find(method: &str, level: Level, query: &[u8], is_form: bool) -> Operation {
     match method {
@@ -58,7 +62,7 @@ pub(super) fn find(method: &str, level: Level, query: &[u8], is_form: bool) -> O
                 Level::Object => object_write(method, &names, is_form),
             }
         }
-        _ => operation("UnknownWrite", Reach::Bucket),
+        _ => UNKNOWN,
     }
 }
 
@@ -109,7 +113,7 @@ fn object_write(method: &str, names: &[&str], is_form: bool) -> Operation {
         // It takes its source away, which a header names and another lock may guard.
         ("PUT", ["renameObject"]) => return operation("RenameObject", Reach::KeyElsewhere),
         ("POST", _) if is_form => return operation("PostObject", Reach::KeyElsewhere),
-        _ => return operation("UnknownWrite", Reach::Bucket),
+        _ => return UNKNOWN,
     };
     operation(name, Reach::Key)
 }

@@ -204,6 +204,39 @@ fn a_form_hides_its_key_and_another_method_its_reach() {
     assert_eq!(told("GET", "/data/in/7/a", &other), Err(Code::Unclassified));
 }
 
+/// Wasabi's MOVE names where it writes; rewriting servers take another path for the request's.
+#[test]
+fn a_path_in_a_header_may_be_any() {
+    for name in ["Destination", "X-Original-URL", "X-Rewrite-URL"] {
+        let header: [(&str, &[u8]); 1] = [(name, b"/data/ledger")];
+        for method in ["PUT", "MOVE"] {
+            let told = told(method, "/other/x", &header);
+            assert_eq!(told, Err(Code::Unclassified), "{method} {name}");
+        }
+        let read = Ok(Some((Kind::Read, vec![])));
+        assert_eq!(told("GET", "/other/x", &header), read);
+    }
+}
+
+/// MinIO: an archive is unpacked into other keys; a folder goes with all that is in it.
+#[test]
+fn extensions_that_write_more_than_their_key_reach_the_bucket() {
+    for (method, name, value) in [
+        ("PUT", "X-Amz-Meta-Snowball-Auto-Extract", "true"),
+        ("PUT", "x-amz-meta-snowball-auto-extract", "TRUE"),
+        ("DELETE", "x-minio-force-delete", "true"),
+    ] {
+        let told = |target: &str| told(method, target, &[(name, value.as_bytes())]);
+        assert_eq!(told("/data/out/x.tar"), Err(Code::Unclassified), "{name}");
+        assert_eq!(told("/whole/x.tar"), write(&["whole"]));
+        assert_eq!(told("/other/x.tar"), write(&[]));
+    }
+    let read = Ok(Some((Kind::Read, vec![])));
+    let extract: [(&str, &[u8]); 1] = [("x-minio-extract", b"true")];
+    assert_eq!(told("GET", "/data/out/x.zip/a", &extract), read);
+    assert_eq!(told("PUT", "/data/out/x.zip/a", &extract), write(&[]));
+}
+
 #[test]
 fn a_signature_over_the_ticket_is_refused() {
     let signed: [(&str, &[u8]); 2] = [

@@ -75,6 +75,98 @@ async fn a_ticket_in_a_trailer_ends_the_request() {
     world.backend.is_untouched().await;
 }
 
+type Streamed = StreamBody<
+    futures::stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, std::convert::Infallible>>>,
+>;
+
+/// A body whose length is not told.
+fn streamed(data: &'static str, trailers: &[(&'static str, &str)]) -> Streamed {
+    let mut frames = vec![Ok(Frame::data(Bytes::from(data)))];
+    if !trailers.is_empty() {
+        let pairs = trailers.iter().map(|(name, value)| {
+            let value = value.parse().unwrap();
+            (hyper::header::HeaderName::from_static(name), value)
+        });
+        frames.push(Ok(Frame::trailers(pairs.collect())));
+    }
+    StreamBody::new(futures::stream::iter(frames))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_without_a_length_passes_under_every_method() {
+    let world = World::new(&Setup::default()).await;
+    for method in ["GET", "HEAD", "OPTIONS", "DELETE", "POST"] {
+        let mut sender = connect(&world).await;
+        let request = hyper::Request::builder()
+            .method(method)
+            .uri("http://backend.example/free")
+            .body(streamed("the body", &[]))
+            .unwrap();
+        let sent = tokio::spawn(async move { sender.send_request(request).await });
+        let mut backend = world.backend.accept().await;
+        let seen = backend.request().await;
+        assert!(
+            seen.contains("\r\nTransfer-Encoding: chunked\r\n"),
+            "{seen}"
+        );
+        assert!(
+            seen.ends_with("\r\n\r\n8\r\nthe body\r\n0\r\n\r\n"),
+            "{seen}"
+        );
+        backend
+            .send(b"HTTP/1.1 204 None\r\nConnection: close\r\n\r\n")
+            .await;
+        assert_eq!(sent.await.unwrap().unwrap().status(), 204, "{method}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_requests_trailers_pass_where_they_are_announced() {
+    let world = World::new(&Setup::default()).await;
+    let ticket = world.ticket("accounts/7", 1);
+    for length in [None, Some("4")] {
+        let mut sender = connect(&world).await;
+        let mut request = hyper::Request::put("http://backend.example/accounts/7/x")
+            .header("fencing-token", &ticket)
+            .header("trailer", "x-a, X-Sum");
+        if let Some(length) = length {
+            request = request.header("content-length", length);
+        }
+        let body = streamed("body", &[("x-sum", "9")]);
+        let request = request.body(body).unwrap();
+        let sent = tokio::spawn(async move { sender.send_request(request).await });
+        let mut backend = world.backend.accept().await;
+        let head = backend.head().await;
+        assert!(!head.contains("content-length"), "{head}");
+        let body = backend.head().await;
+        assert_eq!(body, "4\r\nbody\r\n0\r\nx-sum: 9\r\n\r\n");
+        backend
+            .send(b"HTTP/1.1 204 None\r\nConnection: close\r\n\r\n")
+            .await;
+        assert_eq!(sent.await.unwrap().unwrap().status(), 204);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn trailers_that_cannot_be_carried_end_the_request() {
+    let world = World::new(&Setup::default()).await;
+    let ticket = world.ticket("accounts/7", 1);
+    for (announced, name) in [
+        ("", "x-sum"),
+        ("x-other", "x-sum"),
+        ("content-type", "content-type"),
+    ] {
+        let request = hyper::Request::put("http://backend.example/accounts/7/x")
+            .header("fencing-token", &ticket)
+            .header("trailer", announced)
+            .body(streamed("body", &[(name, "9")]))
+            .unwrap();
+        let answer = connect(&world).await.send_request(request).await;
+        assert!(answer.is_err_and(|error| !error.is_closed()), "{name}");
+    }
+    world.backend.is_untouched().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hosts_and_tunnels_are_refused() {
     let world = World::new(&Setup::default()).await;

@@ -1,12 +1,16 @@
 //! The HTTP/2 door: each request of such a connection becomes a session of its own, which it
 //! reaches in HTTP/1.1 through a pipe. So every rule holds for it as it does for HTTP/1.1.
+//!
+//! Invariant: a request leaves here whole or is broken off. What comes of it in frames goes on in
+//! chunks, whatever its method; trailers pass where a `Trailer` field has announced them, since
+//! hyper drops others. A fragment behind its path, which h2 cuts off, is no part of the request.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::header::{COOKIE, HOST, HeaderValue};
+use hyper::header::{self, COOKIE, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::uri::PathAndQuery;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, Uri, Version};
@@ -24,6 +28,22 @@ use crate::proxy::unread::Unread;
 const STREAMS_PER_CONNECTION_MAX: u32 = 128;
 /// What waits in a pipe in each direction, in bytes.
 const PIPE_BYTES: usize = 64 << 10;
+
+/// Fields that hyper takes for none of a trailer's (RFC 9110 6.5.1).
+const NEVER_TRAILERS: [HeaderName; 12] = [
+    header::AUTHORIZATION,
+    header::CACHE_CONTROL,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    header::HOST,
+    header::MAX_FORWARDS,
+    header::SET_COOKIE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::TE,
+];
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -82,15 +102,13 @@ async fn carry(door: Door, request: Request<Incoming>) -> Result<Response<Incomi
     let mut response = sender.send_request(request).await?;
     *response.version_mut() = Version::HTTP_2;
     // RFC 9113 8.2.2: these have no meaning here.
-    response.headers_mut().remove(hyper::header::CONNECTION);
-    response
-        .headers_mut()
-        .remove(hyper::header::TRANSFER_ENCODING);
+    response.headers_mut().remove(header::CONNECTION);
+    response.headers_mut().remove(TRANSFER_ENCODING);
     Ok(response)
 }
 
 /// The same request as HTTP/1.1 has it (RFC 9113 8.3.1).
-fn in_http1(request: Request<Incoming>) -> Result<Request<Ticketless>, Failure> {
+fn in_http1(request: Request<Incoming>) -> Result<Request<Whole>, Failure> {
     let (mut parts, body) = request.into_parts();
     if let Some(authority) = parts.uri.authority() {
         let host = HeaderValue::from_str(authority.as_str())?;
@@ -109,7 +127,30 @@ fn in_http1(request: Request<Incoming>) -> Result<Request<Ticketless>, Failure> 
     }
     join_cookies(&mut parts.headers);
     parts.version = Version::HTTP_11;
-    Ok(Request::from_parts(parts, Ticketless(Unread::new(body))))
+    let announced = announced(&parts.headers);
+    let in_chunks = !announced.is_empty() || !parts.headers.contains_key(header::CONTENT_LENGTH);
+    if in_chunks && !body.is_end_stream() {
+        // Without it hyper takes a GET or a HEAD to have no body; with a length it has no trailers.
+        let chunked = HeaderValue::from_static("chunked");
+        parts.headers.remove(header::CONTENT_LENGTH);
+        parts.headers.insert(TRANSFER_ENCODING, chunked);
+    }
+    let body = Whole {
+        body: Unread::new(body),
+        announced,
+    };
+    Ok(Request::from_parts(parts, body))
+}
+
+/// The names of the trailers that are to come, as hyper reads them (RFC 9110 6.6.2).
+fn announced(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(header::TRAILER).iter();
+    let members = values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    members
+        .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok())
+        .collect()
 }
 
 fn with_host_first(host: HeaderValue, headers: &HeaderMap) -> HeaderMap {
@@ -136,12 +177,27 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// A body whose trailers must not hold a ticket: it would come after the decision. One that does
-/// breaks off, and with it the request. What the session has not read when it has answered is left
-/// to [`Unread`].
-struct Ticketless(Unread);
+/// A body that is passed on with its trailers, or breaks off, and with it the request: where they
+/// hold a ticket, which would come after the decision, or could not be carried. What the session
+/// has not read when it has answered is left to [`Unread`].
+struct Whole {
+    body: Unread,
+    announced: Vec<HeaderName>,
+}
 
-impl Body for Ticketless {
+impl Whole {
+    fn check_trailer(&self, name: &HeaderName) -> Result<(), &'static str> {
+        if is_ticket_name(name.as_str().as_bytes()) {
+            return Err("a ticket cannot travel in a trailer");
+        }
+        match self.announced.contains(name) && !NEVER_TRAILERS.contains(name) {
+            true => Ok(()),
+            false => Err("a trailer that was not announced cannot be carried"),
+        }
+    }
+}
+
+impl Body for Whole {
     type Data = Bytes;
     type Error = Failure;
 
@@ -149,22 +205,20 @@ impl Body for Ticketless {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
-        let frame = ready!(Pin::new(&mut self.0).poll_frame(cx)).transpose()?;
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx)).transpose()?;
         let names = frame.iter().filter_map(Frame::trailers_ref);
-        let mut names = names.flat_map(HeaderMap::keys);
-        if names.any(|name| is_ticket_name(name.as_str().as_bytes())) {
-            return Poll::Ready(Some(Err("a ticket cannot travel in a trailer".into())));
+        for name in names.flat_map(HeaderMap::keys) {
+            self.check_trailer(name)?;
         }
-        drop(names);
         Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        self.body.size_hint()
     }
 }
 

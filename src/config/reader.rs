@@ -352,17 +352,29 @@ impl<'t, 's> Table<'t, 's> {
             if self.asked.contains(&word) {
                 continue;
             }
-            let hint = match nearest(word, &self.asked) {
-                Some(known) => format!(": did you mean `{known}`?"),
-                None => String::new(),
+            let path = self.path(word);
+            let elsewhere = RULE_KEYS.iter().find(|(known, _)| *known == path);
+            let hint = match (elsewhere, nearest(word, &self.asked)) {
+                (Some((_, there)), _) => format!(": only rules of {there} listeners have it"),
+                (None, Some(known)) => format!(": did you mean `{known}`?"),
+                (None, None) => String::new(),
             };
-            report.error(
-                key.span().start,
-                format!("unknown key `{}`{hint}", self.path(word)),
-            );
+            report.error(key.span().start, format!("unknown key `{path}`{hint}"));
         }
     }
 }
+
+/// Keys of rules that some protocols have, and which.
+const RULE_KEYS: [(&str, &str); 8] = [
+    ("listener.rule.path", "http"),
+    ("listener.rule.write_methods", "http"),
+    ("listener.rule.read_methods", "http"),
+    ("listener.rule.bucket", "s3"),
+    ("listener.rule.key", "s3, redis and etcd"),
+    ("listener.rule.schema", "postgres"),
+    ("listener.rule.table", "postgres"),
+    ("listener.rule.database", "postgres and redis"),
+];
 
 /// The known key that is most like this one, always one: the file's author sees what there is.
 fn nearest(word: &str, known: &[&'static str]) -> Option<&'static str> {

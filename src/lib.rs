@@ -4,6 +4,9 @@
 //! Modules in reading order: the leaves, the three pure cores (`gate`, `protocol`, `queue`), the
 //! two shells (`proxy`, `lockd`), the store adapters, and what surrounds them.
 
+// These panic where the other end of a pipe is closed.
+#![warn(clippy::print_stderr, clippy::print_stdout)]
+
 pub mod clock;
 pub mod lock_name;
 pub mod ticket;

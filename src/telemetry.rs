@@ -38,5 +38,7 @@ pub fn log_to_stderr() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
+        // It would tell a closed stderr by `eprintln`, which panics then.
+        .log_internal_errors(false)
         .try_init();
 }

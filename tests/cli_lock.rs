@@ -52,6 +52,7 @@ fn wrong_usage_is_64_and_help_is_none() {
     for wrong in [
         &["lock"][..],
         &["lock", "a//b"],
+        &["lock", "a", "--"],
         &["lock", "a", "--ttl", "1"],
         &["no-such"],
     ] {
@@ -115,6 +116,64 @@ fn without_cmd_the_lock_is_held_until_a_signal() {
         assert_eq!(holder.code(), 0, "{}", holder.stderr());
         assert!(lockd.is_free("a"));
     }
+}
+
+#[test]
+fn a_ticket_that_nobody_is_told_gives_the_lock_up() {
+    let lockd = Lockd::start();
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let mut command = lockd.ringfence();
+    let ran = command.args(["lock", "a"]).stdout(full).output().unwrap();
+    assert_eq!(code(&ran), 1, "{ran:?}");
+    assert!(lockd.is_free("a"));
+}
+
+#[test]
+fn a_closed_stderr_breaks_nothing() {
+    let lockd = Lockd::start();
+    let unheard = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = lockd.ringfence();
+        command.args(args).stderr(writer).output().unwrap()
+    };
+    assert_eq!(code(&unheard(&["lock", "a", "--", "/no/such"])), 127);
+    assert_eq!(
+        code(&unheard(&["show", "a", "--lockd", "http://127.0.0.1:1"])),
+        69
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("wrong.toml");
+    std::fs::write(&file, "data_dirr = 1").unwrap();
+    let check = unheard(&["proxy", "--check", "--config", file.to_str().unwrap()]);
+    assert_eq!(code(&check), 64);
+    // What is logged goes nowhere, and takes nothing with it.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = lockd.ringfence();
+    command.env("RINGFENCE_LOG", "trace").stderr(writer);
+    let ran = command.args(["lock", "a", "--", "true"]).output().unwrap();
+    assert_eq!(code(&ran), 0, "{ran:?}");
+}
+
+#[test]
+fn a_cmd_whose_lock_is_lost_ends_though_nobody_hears_why() {
+    let mut lockd = Lockd::start();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let pid = lockd.path("pid");
+    let script = format!("echo $$ > {}; exec sleep 600", pid.display());
+    let mut command = lockd.ringfence();
+    command.args(["lock", "a", "--ttl", "1s", "--", "sh", "-c", &script]);
+    let mut holder = command.stderr(writer).spawn().unwrap();
+    let pid = number_in(&pid);
+    lockd.process.signal(Signal::KILL);
+    lockd.process.wait();
+    assert_eq!(holder.wait().unwrap().code(), Some(76));
+    assert!(!is_running(pid));
 }
 
 #[test]

@@ -19,10 +19,13 @@ mod registry_client;
 mod seal;
 mod signals;
 
+use std::ffi::OsString;
+use std::fmt;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::cli::{AuditCommand, Cli, Command};
 use crate::telemetry;
@@ -31,7 +34,7 @@ use exit::Failure;
 
 /// Parses the arguments of the process and runs the command.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse(std::env::args_os().collect()) {
         Ok(cli) => cli,
         Err(error) => {
             // Printing to a closed pipe is nobody's failure.
@@ -57,6 +60,20 @@ pub fn run() -> ExitCode {
     end(ended)
 }
 
+fn parse(args: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let ends_options = args.last().is_some_and(|last| last == "--");
+    let cli = Cli::try_parse_from(args)?;
+    match &cli.command {
+        // `ringfence lock NAME -- $CMD` where CMD is empty: without it the lock would be held for
+        // ever.
+        Command::Lock(lock) if lock.command.is_empty() && ends_options => {
+            let message = "no command follows `--`";
+            Err(Cli::command().error(ErrorKind::MissingRequiredArgument, message))
+        }
+        _ => Ok(cli),
+    }
+}
+
 async fn dispatch(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Lock(args) => lock::run(args).await,
@@ -79,10 +96,16 @@ fn end(ended: Result<u8, Failure>) -> ExitCode {
     match ended {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("ringfence: {failure}");
+            complain(&failure);
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// A message on stderr. That nobody reads it is no reason to panic, as `eprintln` would: what is
+/// told of may still have to be done.
+fn complain(message: impl fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "ringfence: {message}");
 }
 
 /// One line on stdout, at once.

@@ -3,6 +3,8 @@
 pub(super) mod object_store;
 pub(super) mod stack;
 
+use std::io::Write as _;
+
 use crate::cli::DevArgs;
 
 use super::exit::{self, Failure};
@@ -44,7 +46,7 @@ pub async fn run(args: DevArgs) -> Result<u8, Failure> {
     print_line(&introduction(&stack))?;
     signals.next().await;
     // A prompt that the terminal's ^C was printed to goes on in a new line.
-    eprintln!();
+    let _ = writeln!(std::io::stderr());
     stack.stop().await;
     Ok(exit::OK)
 }

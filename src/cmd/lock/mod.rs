@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use crate::cli::LockArgs;
 use crate::client::{Client, ClientError, Guard, Session, SessionOptions, Wait};
 
+use super::complain;
 use super::exit::{self, Failure};
 use super::signals::Signals;
 
@@ -86,7 +87,11 @@ async fn acquire(
 
 /// Without CMD: the ticket on stdout, held until a signal.
 async fn hold(guard: Guard, margin: Duration, signals: &mut Signals) -> Result<u8, Failure> {
-    super::print_line(guard.ticket())?;
+    if let Err(failure) = super::print_line(guard.ticket()) {
+        // Held for nobody: whoever waits need not wait for the lease to end.
+        release(guard).await;
+        return Err(failure);
+    }
     tokio::select! {
         biased;
         lost = guard.lost(margin) => {
@@ -114,8 +119,10 @@ async fn release(guard: Guard) {
     let session = guard.session().clone();
     match guard.release().await {
         Ok(true) => {}
-        Ok(false) => eprintln!("ringfence: the lock was not held any more when it was released"),
-        Err(error) => eprintln!("ringfence: the lock is released when its lease ends: {error}"),
+        Ok(false) => complain("the lock was not held any more when it was released"),
+        Err(error) => complain(format_args!(
+            "the lock is released when its lease ends: {error}"
+        )),
     }
     close(session).await;
 }
@@ -123,7 +130,7 @@ async fn release(guard: Guard) {
 async fn close(session: Session) {
     // The session ends by its time to live then; whoever waits has to wait that long.
     if let Err(error) = session.close().await {
-        eprintln!("ringfence: the session ends with its lease: {error}");
+        complain(format_args!("the session ends with its lease: {error}"));
     }
 }
 

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 
 use crate::cli::LockArgs;
 use crate::client::{Guard, Lost};
+use crate::cmd::complain;
 use crate::cmd::exit::{self, Failure};
 use crate::cmd::signals::Signals;
 
@@ -140,10 +141,14 @@ async fn end_lost(
     // lock.
     let late = lost == Lost::Expired || (lost != Lost::Ended && !guard.is_held());
     if late {
-        eprintln!("ringfence: lock {lock} (token {token}): {lost}; killing CMD");
+        complain(format_args!(
+            "lock {lock} (token {token}): {lost}; killing CMD"
+        ));
         group.kill().await?;
     } else {
-        eprintln!("ringfence: lock {lock} (token {token}): {lost}; ending CMD");
+        complain(format_args!(
+            "lock {lock} (token {token}): {lost}; ending CMD"
+        ));
         group.end(grace).await?;
     }
     Ok(Outcome::Lost(lost))

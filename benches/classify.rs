@@ -59,6 +59,7 @@ fn statements(criterion: &mut Criterion) {
         user: "bench",
         search_path: Some(&path),
         temporary: &[],
+        shadowed: &[],
         made: &[],
         redefined: false,
         sure: false,

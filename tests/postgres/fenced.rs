@@ -363,6 +363,7 @@ fn a_name_that_is_nowhere_is_refused_by_the_server() {
         assert_eq!(client.query(sql).code(), code, "{sql}");
     }
     // What comes to be there meanwhile is found.
+    let mut client = world.proxy.client();
     direct
         .query("CREATE VIEW nowhere AS SELECT * FROM orders")
         .ok();

@@ -2,6 +2,7 @@
 //! tickets and their scope, drivers as they come, and races in which the older holder is stopped at
 //! every step.
 
+mod cascade;
 mod client;
 mod committed;
 mod cursors;

@@ -39,6 +39,7 @@ fn view<'v>(catalog: &'v Catalog, path: &'v [Box<str>]) -> View<'v> {
         user: "postgres",
         search_path: Some(path),
         temporary: &[],
+        shadowed: &[],
         made: &[],
         redefined: false,
         sure: false,

@@ -31,6 +31,7 @@ fn needs(catalog: &Catalog, statement: &str) -> Resolution {
         user: APP,
         search_path: None,
         temporary: &[],
+        shadowed: &[],
         made: &[],
         redefined: false,
         sure: false,

@@ -158,7 +158,10 @@ impl Database {
         if age > self.age_max / 2 && self.loading.try_lock().is_ok() {
             let (database, seen) = (Arc::clone(self), Arc::clone(&loaded.catalog));
             self.control.spawn(async move {
-                if let Err(error) = database.load_unless(|it| !Arc::ptr_eq(it, &seen)).await {
+                if let Err(error) = database
+                    .load_unless(|it| !Arc::ptr_eq(&it.catalog, &seen))
+                    .await
+                {
                     tracing::warn!(%error, "a catalog is not refreshed");
                 }
             });
@@ -205,7 +208,8 @@ impl Database {
         }
     }
 
-    /// A catalog whose loading began after that of `seen`, in which a name is missing.
+    /// A catalog whose loading began from now on, and after that of `seen`, in which a name is
+    /// missing.
     pub async fn newer_than(
         self: &Arc<Database>,
         seen: &Arc<Catalog>,
@@ -214,11 +218,12 @@ impl Database {
             Some(loaded) if Arc::ptr_eq(&loaded.catalog, seen) => Some(loaded.at + AGAIN_AFTER),
             _ => None,
         };
+        // What waits for it is here: one whose loading has begun may miss what was made since.
+        let asked = Instant::now();
         if let Some(at) = again_at {
             tokio::time::sleep_until(at).await;
         }
-        self.load_unless(|catalog| !Arc::ptr_eq(catalog, seen))
-            .await
+        self.load_unless(|loaded| loaded.at >= asked).await
     }
 
     /// Something that changes the catalog may have been committed. To be called when its
@@ -230,14 +235,14 @@ impl Database {
     /// Loads it, one at a time; whoever has waited takes what has come meanwhile, if it will do.
     async fn load_unless(
         self: &Arc<Database>,
-        will_do: impl Fn(&Arc<Catalog>) -> bool,
+        will_do: impl Fn(&Loaded) -> bool,
     ) -> Result<Arc<Catalog>, CatalogError> {
         let _one = self.loading.lock().await;
         let changes = self.changes.load(Ordering::SeqCst);
         if let Some(loaded) = &*self.loaded.load()
             && loaded.changes == changes
             && loaded.at.elapsed() <= self.age_max
-            && will_do(&loaded.catalog)
+            && will_do(loaded)
         {
             return Ok(Arc::clone(&loaded.catalog));
         }

@@ -45,10 +45,9 @@ pub(super) fn serial_of(node: Node<'_>) -> Option<Box<str>> {
     };
     let (schema, name) = qualified(call.funcname());
     let known = schema.is_none_or(|schema| &*schema == "pg_catalog");
+    let known = known && &*name == "pg_get_serial_sequence" && call.args().len() == 2;
     match call.args().iter().next().map(argument) {
-        Some(Argument::Text(table, _)) if known && &*name == "pg_get_serial_sequence" => {
-            Some(table)
-        }
+        Some(Argument::Text(table, _)) if known => Some(table),
         _ => None,
     }
 }

@@ -85,6 +85,7 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
         Node::CreateTableAsStmt(it) => {
             nested("CREATE TABLE AS", it.query(), sweep).and_then(|inner| {
                 let name = it.into().and_then(|into| into.rel());
+                sweep.uses.if_not_exists = it.if_not_exists;
                 created("CREATE TABLE AS", name, sweep)?;
                 Ok(Found {
                     class: None,
@@ -119,8 +120,22 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
             };
             redefining(found, sweep)
         }
-        Node::CreateSeqStmt(it) => created("CREATE SEQUENCE", it.sequence(), sweep)?,
-        Node::AlterSeqStmt(it) => on("ALTER SEQUENCE", it.sequence(), Effect::Define, sweep)?,
+        Node::CreateSeqStmt(it) => {
+            sweep.uses.if_not_exists = it.if_not_exists;
+            created("CREATE SEQUENCE", it.sequence(), sweep)?
+        }
+        Node::AlterSeqStmt(it) => {
+            // It goes with its new owner, and what depends on it goes too.
+            let owned = |option| match option {
+                Node::DefElem(option) => option.defname() == Some("owned_by"),
+                _ => true,
+            };
+            let effect = match it.options().iter().any(owned) {
+                true => Effect::Move,
+                false => Effect::Define,
+            };
+            on("ALTER SEQUENCE", it.sequence(), effect, sweep)?
+        }
         Node::IndexStmt(it) => {
             sweep.uses.concurrently = it.concurrent;
             on("CREATE INDEX", it.relation(), Effect::Define, sweep)?
@@ -228,7 +243,7 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
             drop_part(it, command.subtype, sweep)?;
         }
         sweep.uses.redefines |= !keeps_names(command);
-        if let Some(name) = it.relation().filter(|_| adds_acting_key(command)) {
+        if let Some(name) = it.relation().filter(|_| adds_key(command)) {
             sweep.target(name, Effect::Key)?;
         }
         match command.def() {
@@ -266,20 +281,16 @@ fn drop_part(
     }
 }
 
-/// Whether it adds a foreign key by which deletions or updates elsewhere then reach the table.
-fn adds_acting_key(command: &nodes::AlterTableCmd) -> bool {
-    let acting = |part| matches!(part, Node::Constraint(part) if acts(part));
+/// Whether it adds a foreign key: what is done elsewhere then reaches the table.
+fn adds_key(command: &nodes::AlterTableCmd) -> bool {
+    let is_key = |part| match part {
+        Node::Constraint(part) => part.contype == raw::ConstrType::CONSTR_FOREIGN,
+        _ => false,
+    };
     match command.def() {
-        Node::ColumnDef(column) => column.constraints().iter().any(acting),
-        definition => acting(definition),
+        Node::ColumnDef(column) => column.constraints().iter().any(is_key),
+        definition => is_key(definition),
     }
-}
-
-/// Whether a constraint is a foreign key that does something to the rows that have it.
-fn acts(constraint: &nodes::Constraint) -> bool {
-    let acting = |action: i8| !matches!(action.cast_unsigned(), b'a' | b'r');
-    let acts = acting(constraint.fk_del_action) || acting(constraint.fk_upd_action);
-    constraint.contype == raw::ConstrType::CONSTR_FOREIGN && acts
 }
 
 /// Whether a part of ALTER TABLE leaves what statements on the table reach as it is.

@@ -290,8 +290,8 @@ pub enum Effect {
     },
     /// ALTER, DROP, CREATE INDEX, CREATE TRIGGER, REFRESH, VACUUM.
     Define,
-    /// It is given a foreign key with an action: whatever that does to its rows counts at once, for
-    /// what comes behind it in the transaction.
+    /// It is given a foreign key: whatever may be done to its rows by that counts at once, for what
+    /// comes behind it in the transaction.
     Key,
     /// It gets another name or schema: what may be done by that counts at once, for what comes
     /// behind it in the transaction.

@@ -93,7 +93,10 @@ impl Reach<'_> {
                 CallEffect::Reads => {}
                 CallEffect::Everything => self.everything("it calls a volatile function"),
                 CallEffect::Sequence => match call.first_text.as_deref().and_then(named) {
-                    Some(table) if call.of_table => self.add_sequences_of(&table),
+                    Some(table) if call.of_table && self.only_builtin(SERIAL) => {
+                        self.add_sequences_of(&table);
+                    }
+                    Some(_) if call.of_table => self.everything("it may call another function"),
                     Some(relation) => {
                         let target = Target {
                             relation,
@@ -131,7 +134,16 @@ impl Reach<'_> {
     }
 }
 
+/// What gives the name of a column's sequence.
+const SERIAL: &str = "pg_get_serial_sequence";
+
 impl Reach<'_> {
+    /// Whether a name is that of functions of the server's own, and of no other.
+    fn only_builtin(&self, name: &str) -> bool {
+        let mut functions = self.view.catalog.functions(name).iter();
+        functions.all(|function| &*function.schema == "pg_catalog")
+    }
+
     /// The sequences of a table's columns, and the table with them.
     fn add_sequences_of(&mut self, table: &RelationName) {
         let catalog = self.view.catalog;

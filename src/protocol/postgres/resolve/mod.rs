@@ -52,6 +52,8 @@ pub struct View<'v> {
     pub search_path: Option<&'v [Box<str>]>,
     /// Temporary relations that the session has made, by name.
     pub temporary: &'v [Box<str>],
+    /// The same where they may be something else by now, which acts.
+    pub shadowed: &'v [Box<str>],
     /// Tables that its transaction has made and that the catalog cannot have yet: plain ones, that
     /// no rule, no child and no foreign key makes more of.
     pub made: &'v [RelationName],

@@ -6,11 +6,13 @@ use super::calls::{computes, makes_table};
 use super::catalog::{Oid, Relation, RelationKind};
 use super::{PostgresRules, View};
 use crate::protocol::postgres::classify::{
-    Class, Effect, RelationName, SessionControl, Statement, Target,
+    Class, Effect, RelationName, SessionControl, Statement, Target, Uses,
 };
 
 /// Most relations that one statement reaches; more is everything.
 const RELATIONS_MAX: usize = 100_000;
+
+const SHADOWED: &str = "a temporary name of its session may stand for something that acts";
 
 /// How far one statement, or two, write.
 #[derive(Debug)]
@@ -83,6 +85,9 @@ impl<'v> Reach<'v> {
             && (self.view.redefined || !self.view.catalog.has_extension(extension))
         {
             self.everything("an extension may reach any relation");
+        }
+        if statement.operation == "CREATE VIEW" && self.makes_temporary_view(uses) {
+            self.everything("a temporary view");
         }
         if self.view.redefined && self.names_anything(statement) {
             self.everything("what its names do may have been changed since the catalog was read");
@@ -189,6 +194,9 @@ impl<'v> Reach<'v> {
         if candidates.iter().any(|relation| relation.acts_on_read) {
             self.everything("reading one of its relations may write");
         }
+        if name.schema.is_none() && self.view.shadowed.contains(&name.name) {
+            self.everything(SHADOWED);
+        }
         let own = self.is_own_temporary(name) || self.made(name).is_some();
         if candidates.is_empty() && !is_cte && !own {
             match self.is_nowhere(name) {
@@ -213,6 +221,9 @@ impl<'v> Reach<'v> {
         if let Effect::Create { temporary } = target.effect {
             return self.add_created(name, temporary);
         }
+        if name.schema.is_none() && self.view.shadowed.contains(&name.name) {
+            self.everything(SHADOWED);
+        }
         let candidates = self.candidates(name);
         let own = self.is_own_temporary(name);
         self.temporary |= own;
@@ -229,6 +240,22 @@ impl<'v> Reach<'v> {
         for relation in candidates {
             self.add_relation(relation, target.effect, target.only);
         }
+    }
+
+    /// Whether a view becomes one of the session's own though it does not say so: it reads such, or
+    /// is made where they are. No catalog that is looked at tells of it.
+    fn makes_temporary_view(&self, uses: &Uses) -> bool {
+        let of_session = |schema: &str| schema.starts_with("pg_temp");
+        let is_own = |name: &RelationName| match &name.schema {
+            Some(schema) => of_session(schema),
+            None => {
+                let own = [self.view.temporary, self.view.shadowed];
+                own.iter().any(|names| names.contains(&name.name))
+            }
+        };
+        let path = self.view.search_path.unwrap_or_default();
+        let reads = uses.analysed.iter().flat_map(|it| &it.reads);
+        path.iter().any(|member| of_session(member)) || reads.into_iter().any(is_own)
     }
 
     /// Whether naming it may call a volatile function.
@@ -293,12 +320,14 @@ impl<'v> Reach<'v> {
 
     fn add_relation(&mut self, relation: &'v Relation, effect: Effect, only: bool) {
         let catalog = self.view.catalog;
+        // By another name any later statement may do what it likes with it.
+        let moves = effect == Effect::Move;
         let start = Step {
-            descend: !only,
+            descend: !only || moves,
             rows: effect.changes_rows(),
             by_key: false,
-            drops: effect == Effect::Drop,
-            shapes: effect == Effect::Define,
+            drops: moves || effect == Effect::Drop,
+            shapes: moves || effect == Effect::Define,
         };
         let mut left = vec![(relation.oid, start)];
         // Of this effect: what another one reaches from the same relation may be less.
@@ -327,7 +356,7 @@ impl<'v> Reach<'v> {
                 self.everything("a rule or a trigger of its target writes elsewhere");
             }
             let defines = matches!(effect, Effect::Define | Effect::Drop | Effect::Key);
-            if effect == Effect::Move && self.acts_by_name(relation) {
+            if moves && self.acts_by_name(relation) {
                 self.everything("what is renamed acts, and may do so by another's name");
             }
             if relation.kind == RelationKind::View && !defines {
@@ -367,7 +396,8 @@ impl<'v> Reach<'v> {
                     Effect::Update => key.acts_on_update,
                     // A cascade may delete, or set: what it sets another one may hand on.
                     Effect::Delete => key.acts_on_delete || step.by_key && key.acts_on_update,
-                    Effect::Key | Effect::Move => key.acts_on_delete || key.acts_on_update,
+                    // TRUNCATE .. CASCADE follows any key.
+                    Effect::Key | Effect::Move => true,
                     Effect::Truncate { cascade } => cascade,
                     Effect::Insert
                     | Effect::Create { .. }

@@ -134,6 +134,7 @@ fn view<'v>(catalog: &'v Catalog, search_path: Option<&'v [Box<str>]>) -> View<'
         user: "ann",
         search_path,
         temporary: &[],
+        shadowed: &[],
         made: &[],
         redefined: false,
         sure: false,
@@ -145,6 +146,7 @@ fn resolved(text: &str, rules: &PostgresRules, path: Option<&[Box<str>]>) -> Res
     let temporary = ["scratch".into(), "orders2".into()];
     let view = View {
         temporary: &temporary,
+        shadowed: &[],
         ..view(&catalog, path)
     };
     let classified = classify(text.as_bytes(), Lexing::CERTAIN);

@@ -101,16 +101,20 @@ impl Session {
             self.resolved.against = Some((Arc::downgrade(&catalog), against.1));
         }
         let redefined = ending.redefines || self.effects.redefined();
-        let own: Vec<Box<str>>;
-        let temporary: &[Box<str>] = match ending.shadows || self.shadowed {
-            true => &[],
-            false if ending.temporary.is_empty() => &self.temporary,
+        let both: Vec<Box<str>>;
+        let own: &[Box<str>] = match ending.temporary.is_empty() {
+            true => &self.temporary,
             // Those that the text has made before.
             false => {
-                own = [&*self.temporary, &*ending.temporary].concat();
-                &own
+                both = [&*self.temporary, &*ending.temporary].concat();
+                &both
             }
         };
+        let (temporary, shadowed): (&[Box<str>], &[Box<str>]) =
+            match ending.shadows || self.shadowed {
+                true => (&[], own),
+                false => (own, &[]),
+            };
         let plain = !redefined && !ending.shadows;
         let made_none = ending.made.is_empty() && ending.temporary.is_empty();
         let alone = plain && run.executed.is_empty() && made_none;
@@ -123,6 +127,7 @@ impl Session {
             user: &self.user,
             search_path: run.search_path.as_deref(),
             temporary,
+            shadowed,
             made: if redefined { &[] } else { &ending.made },
             redefined,
             sure: plain && self.admission.reloaded && self.has_defined_nothing(ending),
@@ -233,7 +238,8 @@ impl Session {
             database: &self.identity.database,
             user: &self.user,
             search_path: run.search_path.as_deref(),
-            temporary: &self.temporary,
+            temporary: if self.shadowed { &[] } else { &self.temporary },
+            shadowed: if self.shadowed { &self.temporary } else { &[] },
             made,
             redefined: false,
             sure: false,
@@ -277,7 +283,6 @@ impl Session {
     /// Something may have put something else in the place of temporary names.
     pub(super) fn shadow(&mut self) {
         if !std::mem::replace(&mut self.shadowed, true) {
-            self.temporary.clear();
             self.resolved.known.clear();
         }
     }
@@ -288,9 +293,6 @@ impl Session {
         self.created = ending.created;
         if ending.shadows {
             self.shadow();
-        }
-        if self.shadowed {
-            return;
         }
         for name in ending.temporary {
             // Beyond the bound their writes ask for more than they need.
@@ -349,19 +351,11 @@ pub(super) fn defines(statement: &Statement) -> bool {
         || matches!(statement.class, Class::Unknown(_))
 }
 
-/// Whether a statement makes a name that nothing has yet, and nothing else: what names it counts as
-/// unknown until it is committed, and what does not is as before. Where values of some type act, a
-/// row of theirs may do so by any name.
-pub(super) fn makes_new_name(statement: &Statement, catalog: &Catalog) -> bool {
-    let created = Effect::Create { temporary: false };
-    let new = match (statement.operation, statement.uses.targets.as_slice()) {
-        ("CREATE VIEW", [target]) if target.effect == created => {
-            catalog.named(&target.relation.name).next().is_none()
-        }
-        ("CREATE TYPE", []) => true,
-        _ => false,
-    };
-    new && statement.uses.everything.is_none() && !catalog.reading_values_acts()
+/// Whether a statement makes a type, and nothing else: no name that is there means anything else.
+/// Where values of some type act, a row of theirs may do so by any name.
+pub(super) fn makes_type(statement: &Statement, catalog: &Catalog) -> bool {
+    let only = statement.uses.everything.is_none() && statement.uses.targets.is_empty();
+    statement.operation == "CREATE TYPE" && only && !catalog.reading_values_acts()
 }
 
 /// Whether a statement may change what existing names mean or do: a rule, a view, a function. Until

@@ -71,7 +71,7 @@ impl Session {
         let refused = written.any(|target| {
             let named = Named::find(&target.relation, &catalog);
             let own = ending.made.contains(&target.relation)
-                || self.temporary.contains(&target.relation.name);
+                || !self.shadowed && self.temporary.contains(&target.relation.name);
             match unseen {
                 _ if named == Named::Nothing && own => false,
                 Unseen::Nothing => false,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::effects::Ending;
 use super::genuine::Look;
 use super::resolved::{
-    MADE_MAX, defines, drops, follow_created, makes_new_name, names_existing, shifts,
+    MADE_MAX, defines, drops, follow_created, makes_type, names_existing, shifts,
 };
 use super::{Session, admit::Admitted};
 use crate::config::{Mode, Trust};
@@ -307,7 +307,7 @@ impl Session {
         let statement = &run.statement;
         let runs_code = acts && !statement.runs_no_code();
         let catalog = self.known_catalog();
-        let is_new = catalog.is_some_and(|catalog| makes_new_name(statement, &catalog))
+        let is_new = catalog.is_some_and(|catalog| makes_type(statement, &catalog))
             || statement.uses.extension.is_some() && !acts;
         ending.distrusts |= runs_code;
         ending.makes_foreign |= acts && !drops(statement);

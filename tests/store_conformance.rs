@@ -49,6 +49,7 @@ on_every_store! {
         tokens_grow_across_release_expiry_close_and_restart
         raised_tokens_stay_raised_and_standing_entries_keep_theirs
         records_are_kept_listed_and_removed
+        a_record_is_replaced_only_as_it_was_seen
         what_exceeds_a_limit_is_refused
         session_ids_do_not_follow_each_other;
     queue_rules:

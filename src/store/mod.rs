@@ -225,6 +225,16 @@ pub trait Store: Send + Sync + 'static {
     /// `None` removes it.
     async fn put_record(&self, name: &str, value: Option<Vec<u8>>) -> Result<(), StoreError>;
 
+    /// Writes a record only while it is as the caller saw it (`None`: not there), durably before it
+    /// returns. `false`: it was not, and nothing was written; after an error a repetition may find
+    /// its own write and say so too.
+    async fn replace_record(
+        &self,
+        name: &str,
+        seen: Option<&[u8]>,
+        value: Vec<u8>,
+    ) -> Result<bool, StoreError>;
+
     /// Whether no other process can write to it while this one has it open. Then what this process
     /// wrote last is what it would read.
     fn is_exclusive(&self) -> bool {

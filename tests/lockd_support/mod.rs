@@ -90,6 +90,15 @@ impl Store for SharedStore {
         self.0.put_record(name, value).await
     }
 
+    async fn replace_record(
+        &self,
+        name: &str,
+        seen: Option<&[u8]>,
+        value: Vec<u8>,
+    ) -> Result<bool, StoreError> {
+        self.0.replace_record(name, seen, value).await
+    }
+
     async fn records(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
         self.0.records(prefix).await
     }

@@ -221,6 +221,37 @@ pub async fn records_are_kept_listed_and_removed(mut fixture: Fixture) {
     mirror.entries.clear();
 }
 
+pub async fn a_record_is_replaced_only_as_it_was_seen(mut fixture: Fixture) {
+    let store = fixture.store();
+    let replace = async |seen: Option<&str>, value: &str| {
+        let seen = seen.map(str::as_bytes);
+        let replaced = store.replace_record("r", seen, value.into()).await;
+        replaced.unwrap()
+    };
+    assert!(!replace(Some("1"), "2").await, "it was never there");
+    assert!(!replace(Some(""), "2").await, "nor empty");
+    assert!(replace(None, "1").await);
+    assert!(!replace(None, "2").await);
+    assert!(!replace(Some("2"), "3").await);
+    store.put_record("rr", Some(b"2".to_vec())).await.unwrap();
+    assert!(!replace(Some("2"), "3").await, "another one is");
+    assert!(replace(Some("1"), "").await);
+    assert!(replace(Some(""), "4").await);
+    store.put_record("r", None).await.unwrap();
+    assert!(!replace(Some("4"), "5").await);
+    assert!(replace(None, "6").await);
+    // Of those that saw the same, one writes.
+    let both = futures::join!(replace(Some("6"), "7"), replace(Some("6"), "8"));
+    assert!(both.0 != both.1, "{both:?}");
+    let large = store.replace_record("r", None, vec![0; RECORD_BYTES_MAX + 1]);
+    assert!(matches!(large.await, Err(StoreError::Refused(_))));
+    drop(store);
+    fixture.restart().await;
+    let kept = fixture.store().records("r").await.unwrap();
+    let value = if both.0 { "7" } else { "8" };
+    assert_eq!(kept[0], ("r".to_owned(), value.into()));
+}
+
 pub async fn what_exceeds_a_limit_is_refused(fixture: Fixture) {
     let store = fixture.store();
     let one = session(&store).await;

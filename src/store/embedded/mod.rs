@@ -202,6 +202,26 @@ impl Store for EmbeddedStore {
         .await
     }
 
+    async fn replace_record(
+        &self,
+        name: &str,
+        seen: Option<&[u8]>,
+        value: Vec<u8>,
+    ) -> Result<bool, StoreError> {
+        check_record(name, Some(&value))?;
+        let (name, seen) = (name.to_owned(), seen.map(<[u8]>::to_vec));
+        self.submit(move |mirror| {
+            let found = mirror.state.records(&name);
+            let found = found.iter().find(|(other, _)| *other == name);
+            let is_as_seen = found.map(|(_, value)| value) == seen.as_ref();
+            if is_as_seen {
+                mirror.state.put_record(name, Some(value));
+            }
+            Ok(is_as_seen)
+        })
+        .await
+    }
+
     fn is_exclusive(&self) -> bool {
         true
     }

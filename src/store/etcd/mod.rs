@@ -46,6 +46,7 @@ use self::layout::{KeyRange, Layout, lease_of};
 use self::lease::Renewals;
 use self::records::Records;
 use self::txn::Place;
+use crate::etcd_proto::etcdserverpb::compare::{CompareResult, TargetUnion};
 use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::lease_client::LeaseClient;
 use crate::etcd_proto::etcdserverpb::{
@@ -400,6 +401,30 @@ impl Store for EtcdStore {
             }
         };
         done.map_err(|status| store_error(&status))
+    }
+
+    async fn replace_record(
+        &self,
+        name: &str,
+        seen: Option<&[u8]>,
+        value: Vec<u8>,
+    ) -> Result<bool, StoreError> {
+        check_record(name, Some(&value))?;
+        let key = self.layout.record(name);
+        // A key that is not there has no value to compare; its create revision is 0.
+        let as_seen = match seen {
+            Some(seen) => TargetUnion::Value(Bytes::copy_from_slice(seen)),
+            None => TargetUnion::CreateRevision(0),
+        };
+        let replace = TxnRequest {
+            compare: vec![message::compare(&key, CompareResult::Equal, as_seen)],
+            success: vec![message::put(key.clone(), value.into(), 0)],
+            failure: Vec::new(),
+        };
+        let answer = self.endpoints.txn(replace).await;
+        answer
+            .map(|answer| answer.succeeded)
+            .map_err(|status| store_error(&status))
     }
 
     async fn records(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {

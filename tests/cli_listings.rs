@@ -203,6 +203,7 @@ fn register(lockd: String, instance: &str) {
         store_id: "one".to_owned(),
         admin: "http://127.0.0.1:7431".to_owned(),
         patterns: vec!["orders".to_owned(), "tenant/*".to_owned()],
+        ..Default::default()
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

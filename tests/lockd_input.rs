@@ -237,6 +237,7 @@ async fn registrations() {
         store_id: "s".to_owned(),
         admin: "http://127.0.0.1:7431".to_owned(),
         patterns: vec!["a".to_owned()],
+        ..RegisterRequest::default()
     };
     let mut table = Vec::new();
     for instance in ["", "a/b", "a b", "ü", &"x".repeat(65)] {

@@ -399,6 +399,7 @@ async fn a_proxy_is_new_then_the_same_then_without_its_store() {
         store_id: "one".to_owned(),
         admin: "http://127.0.0.1:7431".to_owned(),
         patterns: vec!["tenant/*".to_owned()],
+        ..RegisterRequest::default()
     };
     let register = |request: RegisterRequest| {
         let mut registry = client.registry.clone();

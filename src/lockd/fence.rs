@@ -6,18 +6,22 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::future::join_all;
+use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use crate::lock_name::LockName;
 use crate::lockd::proxies::Proxy;
+use crate::lockd::registration::Presence;
 use crate::proto::fence_service_client::FenceServiceClient;
-use crate::proto::{CloseRequest, SealRequest, WatermarkRequest};
+use crate::proto::{CloseRequest, IdentityRequest, SealRequest, WatermarkRequest};
 use crate::ticket::{Action, Order, SigningKey};
 use crate::token::Token;
 
 /// Longest time to connect to a proxy.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest time until whoever answers there has said who it is.
+const IDENTITY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How much earlier than the call itself the proxy is told to give up, so that its answer arrives.
 const ANSWER_MARGIN: Duration = Duration::from_millis(50);
 /// Most channels kept, one for each address.
@@ -78,7 +82,7 @@ impl Fences {
                 reply.map(|reply| {
                     let done =
                         reply.lock == order.lock.as_str() && reply.token == order.token.get();
-                    (reply.instance, done)
+                    (reply.instance, reply.process, done)
                 })
             }
             Action::Close => {
@@ -86,7 +90,7 @@ impl Fences {
                 let reply = client.close(request).await.map(tonic::Response::into_inner);
                 reply.map(|reply| {
                     let done = reply.lock == order.lock.as_str() && reply.floor > order.token.get();
-                    (reply.instance, done)
+                    (reply.instance, reply.process, done)
                 })
             }
         };
@@ -112,6 +116,52 @@ impl Fences {
         Ok((reply.floor, reply.watermark))
     }
 
+    /// Whether the process that is registered so still answers at its address.
+    pub(super) async fn presence(&self, proxy: &Proxy) -> Presence {
+        let admin = &proxy.admin;
+        let address = admin.trim_start_matches("http://").trim_end_matches('/');
+        match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+            Ok(Ok(_)) => {}
+            // The machine is there and nothing listens. Of a name only the last of its addresses
+            // would have been heard.
+            Ok(Err(error))
+                if error.kind() == std::io::ErrorKind::ConnectionRefused
+                    && address.parse::<std::net::SocketAddr>().is_ok() =>
+            {
+                return Presence::Gone;
+            }
+            Ok(Err(error)) => return Presence::Unknown(error.to_string()),
+            Err(_) => {
+                return Presence::Unknown(format!(
+                    "no connection within {} ms",
+                    CONNECT_TIMEOUT.as_millis()
+                ));
+            }
+        }
+        let mut client = match self.channel(admin) {
+            Ok(channel) => FenceServiceClient::new(channel),
+            Err(error) => return Presence::Unknown(error),
+        };
+        let asking = client.identity(IdentityRequest {});
+        match tokio::time::timeout(IDENTITY_TIMEOUT, asking).await {
+            Ok(Ok(answer)) if answer.get_ref().process == proxy.process => Presence::Here,
+            Ok(Ok(_)) => Presence::Gone,
+            // An older version, which has no such call. It may be the one that told no process.
+            Ok(Err(status)) if status.code() == Code::Unimplemented => {
+                if proxy.process.is_empty() {
+                    Presence::Here
+                } else {
+                    Presence::Gone
+                }
+            }
+            Ok(Err(status)) => Presence::Unknown(describe(&status)),
+            Err(_) => Presence::Unknown(format!(
+                "no answer within {} ms",
+                IDENTITY_TIMEOUT.as_millis()
+            )),
+        }
+    }
+
     fn channel(&self, admin: &str) -> Result<Channel, String> {
         let mut channels = self.channels.lock().expect("no panic while it is held");
         if let Some(channel) = channels.get(admin) {
@@ -130,14 +180,18 @@ impl Fences {
     }
 }
 
-fn judge(proxy: &Proxy, answered: Result<(String, bool), Status>) -> Answer {
+fn judge(proxy: &Proxy, answered: Result<(String, String, bool), Status>) -> Answer {
     match answered {
         // Another proxy at this address would leave the registered one unsealed.
-        Ok((instance, _)) if instance != proxy.instance => {
+        Ok((instance, _, _)) if instance != proxy.instance => {
             Answer::Failed(format!("at {} answers {instance:?}", proxy.admin))
         }
-        Ok((_, true)) => Answer::Done,
-        Ok((_, false)) => Answer::Failed("answered for another lock or token".to_owned()),
+        Ok((_, process, _)) if process != proxy.process => Answer::Failed(format!(
+            "at {} answers a process that is not registered yet",
+            proxy.admin
+        )),
+        Ok((_, _, true)) => Answer::Done,
+        Ok((_, _, false)) => Answer::Failed("answered for another lock or token".to_owned()),
         Err(status) if status.code() == Code::FailedPrecondition => Answer::Stale,
         Err(status) => Answer::Failed(describe(&status)),
     }

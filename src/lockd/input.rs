@@ -125,6 +125,16 @@ pub(super) fn store_id(id: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// Empty: an older proxy, which does not tell it.
+pub(super) fn process(id: &str) -> Result<(), Error> {
+    let fits = id.len() <= INSTANCE_BYTES_MAX && id.bytes().all(|b| b.is_ascii_graphic());
+    if !fits {
+        let rule = format!("at most {INSTANCE_BYTES_MAX} visible ASCII characters are one");
+        return Err(invalid("process", id, rule));
+    }
+    Ok(())
+}
+
 pub(super) fn admin_address(text: &str) -> Result<(), Error> {
     let rule = "an address like http://10.0.0.7:7431 is one";
     let uri = text.parse::<tonic::transport::Uri>().ok().filter(|uri| {

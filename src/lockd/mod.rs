@@ -21,6 +21,7 @@ pub mod keys;
 mod lock_service;
 mod place;
 mod proxies;
+mod registration;
 mod registry_service;
 mod seal;
 mod server;

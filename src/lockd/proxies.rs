@@ -22,9 +22,14 @@ const PREFIX: &str = "proxy/";
 pub(super) struct Proxy {
     pub(super) instance: String,
     pub(super) store_id: String,
-    /// This store came in the place of another one. It stays written, so that a proxy that missed
-    /// the answer is told again.
+    /// The run of the store, and the process that it is open in.
+    pub(super) run: u64,
+    pub(super) process: String,
+    /// This store came in the place of another one, or was rolled back, and the proxy has not said
+    /// yet that it noted that.
     pub(super) replaced: bool,
+    /// No proxy had this name, and this one has not said yet that it noted that.
+    pub(super) is_new: bool,
     pub(super) admin: String,
     pub(super) patterns: Vec<LockPattern>,
 }
@@ -33,7 +38,13 @@ pub(super) struct Proxy {
 struct Record {
     store_id: String,
     #[serde(default)]
+    run: u64,
+    #[serde(default)]
+    process: String,
+    #[serde(default)]
     replaced: bool,
+    #[serde(default)]
+    is_new: bool,
     admin: String,
     patterns: Vec<String>,
 }
@@ -46,7 +57,10 @@ impl Proxy {
     fn to_record(&self) -> Vec<u8> {
         let record = Record {
             store_id: self.store_id.clone(),
+            run: self.run,
+            process: self.process.clone(),
             replaced: self.replaced,
+            is_new: self.is_new,
             admin: self.admin.clone(),
             patterns: self
                 .patterns
@@ -70,7 +84,10 @@ impl Proxy {
         Ok(Proxy {
             instance,
             store_id: record.store_id,
+            run: record.run,
+            process: record.process,
             replaced: record.replaced,
+            is_new: record.is_new,
             admin: record.admin,
             patterns,
         })
@@ -161,15 +178,31 @@ impl Proxies {
         set.iter().any(|proxy| proxy.guards(lock))
     }
 
-    pub(super) async fn put(&self, proxy: &Proxy) -> Result<(), StoreError> {
+    /// Registers a proxy if its name still stands as `before`, whichever lockd wrote it; tells
+    /// whether it did.
+    pub(super) async fn replace(
+        &self,
+        before: Option<&Proxy>,
+        proxy: &Proxy,
+    ) -> Result<bool, StoreError> {
         let name = format!("{PREFIX}{}", proxy.instance);
-        self.shared.write(&name, Some(proxy.to_record())).await
+        let store = &self.shared.store;
+        // Its bytes, which another version may have written otherwise than this one would.
+        let records = store.records(&name).await?;
+        let seen = records.iter().find(|(other, _)| *other == name);
+        let found = seen.map(|(name, value)| Proxy::from_record(name, value));
+        if found.transpose()?.as_ref() != before {
+            return Ok(false);
+        }
+        let seen = seen.map(|(_, value)| value.as_slice());
+        let write = store.replace_record(&name, seen, proxy.to_record());
+        self.shared.noting(write).await
     }
 
     pub(super) async fn remove(&self, instance: &str) -> Result<(), StoreError> {
-        self.shared
-            .write(&format!("{PREFIX}{instance}"), None)
-            .await
+        let name = format!("{PREFIX}{instance}");
+        let write = self.shared.store.put_record(&name, None);
+        self.shared.noting(write).await
     }
 }
 
@@ -210,9 +243,12 @@ impl Reads {
         Ok(known.set.clone())
     }
 
-    async fn write(&self, name: &str, value: Option<Vec<u8>>) -> Result<(), StoreError> {
+    async fn noting<T>(
+        &self,
+        write: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         self.note_write();
-        let written = self.store.put_record(name, value).await;
+        let written = write.await;
         // Again: a read in between may have seen the time before. A caller that goes away before
         // this has been told nothing, and the next read finds out.
         self.note_write();

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::lockd::Core;
 use crate::lockd::input;
 use crate::lockd::proxies::Proxy;
+use crate::lockd::registration::{Presence, Verdict, decide};
 use crate::lockd::status::Error;
 use crate::proto::register_response::Known;
 use crate::proto::registry_service_server::RegistryService;
@@ -24,11 +25,13 @@ use crate::proto::{
 /// Bytes that the names of all proxies may take together, each with its quotes and comma: a ticket
 /// lists those that its seal covered, and is at most [`crate::ticket::TICKET_BYTES_MAX`] long.
 const NAMES_BYTES_MAX: usize = 1500;
+/// How often a registration is tried anew while others change what is registered under its name.
+const TRIES_MAX: usize = 4;
 
 /// The service over a lockd's core.
 pub(super) struct Registry {
     core: Arc<Core>,
-    /// Registrations through this lockd, one at a time: each reads what is known before it writes.
+    /// What is written through this lockd, one at a time: the room for names is shared.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -38,6 +41,59 @@ impl Registry {
             core,
             turn: tokio::sync::Mutex::default(),
         }
+    }
+
+    /// Registers it, if it may be.
+    async fn take(&self, proxy: &Proxy, registered: bool) -> Result<Known, Error> {
+        let mut looked: Option<(Proxy, Presence)> = None;
+        for _ in 0..TRIES_MAX {
+            let set = self.core.proxies.read().await?;
+            let mut others = set.iter();
+            let before = others.find(|other| other.instance == proxy.instance);
+            // What was found holds for the process that was looked for.
+            let presence = looked.as_ref().filter(|(of, _)| Some(of) == before);
+            let presence = presence.map(|(_, presence)| presence);
+            match decide(before, proxy.clone(), registered, presence) {
+                Verdict::Refused(error) => return Err(error),
+                Verdict::Ask => {
+                    let Some(before) = before else { continue };
+                    let presence = self.core.fences.presence(before).await;
+                    looked = Some((before.clone(), presence));
+                }
+                Verdict::Taken(proxy, known) => {
+                    if self.write(before, &proxy, known).await? {
+                        return Ok(known);
+                    }
+                }
+            }
+        }
+        Err(Error::Busy("the registration of this proxy keeps changing"))
+    }
+
+    /// `false`: it was changed meanwhile.
+    async fn write(
+        &self,
+        before: Option<&Proxy>,
+        proxy: &Proxy,
+        known: Known,
+    ) -> Result<bool, Error> {
+        if before == Some(proxy) {
+            return Ok(true);
+        }
+        let _turn = self.turn.lock().await;
+        if before.is_none() {
+            check_names(&self.core.proxies.read().await?, proxy)?;
+        }
+        let written = self.core.proxies.replace(before, proxy).await?;
+        if written {
+            tracing::info!(
+                instance = proxy.instance,
+                admin = proxy.admin,
+                known = known.as_str_name(),
+                "proxy registered"
+            );
+        }
+        Ok(written)
     }
 
     /// Puts an operator's act on disk, before it is done.
@@ -73,46 +129,18 @@ impl RegistryService for Registry {
         input::instance(&request.instance)?;
         input::store_id(&request.store_id)?;
         input::admin_address(&request.admin)?;
-        let mut proxy = Proxy {
+        input::process(&request.process)?;
+        let proxy = Proxy {
             replaced: false,
+            is_new: false,
             patterns: input::patterns(&request.patterns)?,
             instance: request.instance,
             store_id: request.store_id,
+            run: request.run,
+            process: request.process,
             admin: request.admin,
         };
-        let _turn = self.turn.lock().await;
-        let registered = self.core.proxies.read().await.map_err(Error::Store)?;
-        let before = registered
-            .iter()
-            .find(|other| other.instance == proxy.instance);
-        let known = match before {
-            None => Known::New,
-            Some(before) if before.store_id == proxy.store_id && !before.replaced => Known::Same,
-            Some(_) => Known::StoreLost,
-        };
-        proxy.replaced = known == Known::StoreLost;
-        if before.is_none() {
-            let others = registered
-                .iter()
-                .map(|other| other.instance.len() + 3)
-                .sum::<usize>();
-            if others + proxy.instance.len() + 3 > NAMES_BYTES_MAX {
-                let error = Error::TooMany {
-                    what: "bytes of proxies' names",
-                    max: NAMES_BYTES_MAX,
-                };
-                return Err(error.into());
-            }
-        }
-        if before != Some(&proxy) {
-            self.core.proxies.put(&proxy).await.map_err(Error::Store)?;
-            tracing::info!(
-                instance = proxy.instance,
-                admin = proxy.admin,
-                known = known.as_str_name(),
-                "proxy registered"
-            );
-        }
+        let known = self.take(&proxy, request.registered).await?;
         let keys = public_keys(&self.core);
         Ok(Response::new(RegisterResponse {
             known: known.into(),
@@ -130,6 +158,9 @@ impl RegistryService for Registry {
             .map(|proxy| RegisterRequest {
                 instance: proxy.instance.clone(),
                 store_id: proxy.store_id.clone(),
+                run: proxy.run,
+                process: proxy.process.clone(),
+                registered: false,
                 admin: proxy.admin.clone(),
                 patterns: proxy
                     .patterns
@@ -197,6 +228,18 @@ impl RegistryService for Registry {
             .map_or(view.latest, |holder| holder.token);
         Ok(Response::new(FloorResponse { floor: floor.get() }))
     }
+}
+
+/// Whether a ticket has room for one more name.
+fn check_names(registered: &[Proxy], proxy: &Proxy) -> Result<(), Error> {
+    let names = registered.iter().map(|other| other.instance.len() + 3);
+    if names.sum::<usize>() + proxy.instance.len() + 3 > NAMES_BYTES_MAX {
+        return Err(Error::TooMany {
+            what: "bytes of proxies' names",
+            max: NAMES_BYTES_MAX,
+        });
+    }
+    Ok(())
 }
 
 fn public_keys(core: &Core) -> Vec<PublicKey> {

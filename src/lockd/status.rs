@@ -94,12 +94,46 @@ pub enum Error {
     /// No proxy has this name.
     #[error("proxy {0:?} is not registered")]
     NoSuchProxy(String),
+    /// The process that is registered under this name still runs.
+    #[error(
+        "another proxy runs as {instance:?}, with its admin port at {admin}: each proxy needs an \
+         `instance` of its own"
+    )]
+    NameTaken {
+        /// The name.
+        instance: String,
+        /// Where the other one answers.
+        admin: String,
+    },
+    /// It may still run, and the one that came does not know its watermarks.
+    #[error(
+        "the proxy that is registered as {instance:?} is not proven gone ({admin}: {cause}), and \
+         this one does not have its watermarks: end it, or take it out with `ringfence proxies \
+         remove {instance}`"
+    )]
+    NotProvenGone {
+        /// The name.
+        instance: String,
+        /// Where the other one was looked for.
+        admin: String,
+        /// What was found there.
+        cause: String,
+    },
+    /// The process was registered, and is no longer.
+    #[error(
+        "proxy {0:?} was taken out of the set, or replaced, while this process ran: it may have \
+         missed seals; start it again"
+    )]
+    TakenOut(String),
     /// An operator's act that could not be put on disk, and was not done.
     #[error("not done, since it cannot be recorded: {0}")]
     NotRecorded(String),
     /// An operator's act without what it requires.
     #[error("refused: {0}")]
     Refused(&'static str),
+    /// Something that changes too fast.
+    #[error("{0}: try again")]
+    Busy(&'static str),
     /// The service is going down.
     #[error("the lock service is shutting down; sessions, grants and places in queues stay")]
     ShuttingDown,
@@ -125,8 +159,12 @@ impl Error {
             Error::NotSealed { .. } => (Code::Unavailable, "not-sealed"),
             Error::NotClosed { .. } => (Code::Unavailable, "not-closed"),
             Error::TooMany { .. } => (Code::ResourceExhausted, "limit"),
+            Error::NameTaken { .. } => (Code::FailedPrecondition, "name-taken"),
+            Error::NotProvenGone { .. } => (Code::FailedPrecondition, "not-proven-gone"),
+            Error::TakenOut(_) => (Code::FailedPrecondition, "taken-out"),
             Error::NotRecorded(_) => (Code::Unavailable, "not-recorded"),
             Error::NoSuchProxy(_) => (Code::NotFound, "no-such-proxy"),
+            Error::Busy(_) => (Code::Unavailable, "busy"),
             Error::ShuttingDown => (Code::Unavailable, "shutting-down"),
             Error::NotSynced => (Code::Unavailable, "not-synced"),
             Error::Store(StoreError::Unavailable(_)) => (Code::Unavailable, "store-unavailable"),

@@ -17,8 +17,8 @@ use crate::gate;
 use crate::lock_name::{LockName, LockPattern};
 use crate::proto::fence_service_server::{FenceService, FenceServiceServer};
 use crate::proto::{
-    CloseRequest, CloseResponse, ListWatermarksRequest, ListWatermarksResponse, SealRequest,
-    SealResponse, WatermarkRequest, WatermarkResponse,
+    CloseRequest, CloseResponse, IdentityRequest, IdentityResponse, ListWatermarksRequest,
+    ListWatermarksResponse, SealRequest, SealResponse, WatermarkRequest, WatermarkResponse,
 };
 use crate::protocol::Refusal;
 use crate::ticket::Action;
@@ -35,6 +35,8 @@ const LIST_DEFAULT: usize = 100;
 #[derive(Clone)]
 pub struct Fence {
     instance: String,
+    /// See [`Start::process`](super::watermarks::Start::process).
+    process: String,
     gates: Gates,
     tickets: Arc<Tickets>,
     /// Locks that a listener in observe mode names: nothing is enforced there.
@@ -42,15 +44,16 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A service over these gates.
+    /// A service over these gates, of this instance in this process.
     pub fn new(
-        instance: String,
+        (instance, process): (String, String),
         gates: Gates,
         tickets: Arc<Tickets>,
         observed: Vec<LockPattern>,
     ) -> Fence {
         Fence {
             instance,
+            process,
             gates,
             tickets,
             observed: observed.into(),
@@ -104,6 +107,7 @@ impl FenceService for Fence {
             instance: self.instance.clone(),
             lock: claim.lock.to_string(),
             token: claim.token.get(),
+            process: self.process.clone(),
         }))
     }
 
@@ -119,6 +123,17 @@ impl FenceService for Fence {
             instance: self.instance.clone(),
             lock: claim.lock.to_string(),
             floor: floor.map_err(|refusal| status::of(&refusal))?,
+            process: self.process.clone(),
+        }))
+    }
+
+    async fn identity(
+        &self,
+        _: Request<IdentityRequest>,
+    ) -> Result<Response<IdentityResponse>, Status> {
+        Ok(Response::new(IdentityResponse {
+            instance: self.instance.clone(),
+            process: self.process.clone(),
         }))
     }
 

@@ -2,16 +2,22 @@
 //!
 //! One task registers this proxy again and again: lockd keeps registrations durably, but learns of
 //! a moved admin port or of new patterns only so. Invariants:
-//! - until lockd has answered, no ticket verifies and no floor is known: nothing is admitted;
+//! - until lockd has answered, no ticket verifies and no floor is known: nothing is admitted. What
+//!   it says of a lost store is on disk before a ticket verifies;
+//! - once lockd refuses this process, since another one has its name or it was taken out of the
+//!   set, no ticket verifies any more: seals that follow do not reach it;
 //! - a ring of keys is taken only whole: an answer with a key that does not parse changes nothing.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
+use super::watermarks::{Start, Watermarks, What};
 use crate::lock_name::LockName;
 use crate::proto::register_response::Known;
 use crate::proto::registry_service_client::RegistryServiceClient;
@@ -56,7 +62,8 @@ pub enum Standing {
     New,
     /// The store that it knows.
     Same,
-    /// It knew the instance with another store.
+    /// It knew the instance with another store, or with a later run of this one, or it does not
+    /// know a store that holds floors: what was sealed since may not be in it.
     StoreLost,
 }
 
@@ -69,6 +76,14 @@ pub struct Registry {
 
 struct Shared {
     registration: RegisterRequest,
+    /// The store holds floors from before this process.
+    has_floors: bool,
+    watermarks: Watermarks,
+    /// An answer was taken, and what it said of the store is on disk.
+    registered: AtomicBool,
+    lost_at: OnceLock<Instant>,
+    /// Why lockd refuses this process.
+    refusal: Mutex<Option<String>>,
     ring: watch::Sender<Ring>,
     standing: watch::Sender<Standing>,
     /// Refreshes that ended, well or not.
@@ -86,7 +101,12 @@ pub struct InvalidLockd {
 
 impl Registry {
     /// A link that connects when it is used. Called within a tokio runtime, which then carries it.
-    pub fn new(lockd: &str, registration: RegisterRequest) -> Result<Registry, InvalidLockd> {
+    pub fn new(
+        lockd: &str,
+        registration: RegisterRequest,
+        start: &Start,
+        watermarks: &Watermarks,
+    ) -> Result<Registry, InvalidLockd> {
         let endpoint = Endpoint::from_shared(lockd.to_owned()).map_err(|error| InvalidLockd {
             url: lockd.to_owned(),
             reason: error.to_string(),
@@ -100,6 +120,11 @@ impl Registry {
             client: RegistryServiceClient::new(endpoint.connect_lazy()),
             shared: Arc::new(Shared {
                 registration,
+                has_floors: start.has_floors,
+                watermarks: watermarks.clone(),
+                registered: AtomicBool::new(false),
+                lost_at: OnceLock::new(),
+                refusal: Mutex::default(),
                 ring: watch::Sender::new(Ring::default()),
                 standing: watch::Sender::new(Standing::Pending),
                 rounds: watch::Sender::new(0),
@@ -118,6 +143,17 @@ impl Registry {
         self.shared.standing.subscribe()
     }
 
+    /// When lockd said that the store was lost: until then another process may have admitted
+    /// writes, which are not in this store.
+    pub fn lost_at(&self) -> Option<Instant> {
+        self.shared.lost_at.get().copied()
+    }
+
+    /// Why lockd refuses this process, if it does.
+    pub fn refusal(&self) -> Option<String> {
+        self.shared.refusal().clone()
+    }
+
     /// The floor of a lock that is not known here. An error says why lockd did not tell it.
     pub async fn floor(&self, lock: &LockName) -> Result<u64, String> {
         let request = FloorRequest {
@@ -125,7 +161,7 @@ impl Registry {
         };
         match self.client.clone().floor(request).await {
             Ok(answer) => Ok(answer.into_inner().floor),
-            Err(status) => Err(format!("{:?}: {}", status.code(), status.message())),
+            Err(status) => Err(describe(&status)),
         }
     }
 
@@ -166,29 +202,80 @@ impl Registry {
     }
 
     async fn register(&self) -> Result<(), String> {
-        let request = self.shared.registration.clone();
-        let answer = self.client.clone().register(request).await;
-        let answer = answer
-            .map_err(|it| format!("{:?}: {}", it.code(), it.message()))?
-            .into_inner();
-        let keys = parse_keys(&answer.keys)?;
-        let standing = match answer.known() {
-            Known::New => Standing::New,
-            Known::StoreLost => Standing::StoreLost,
-            Known::Same => Standing::Same,
-            Known::Unspecified => return Err("the answer does not say what is known".to_owned()),
+        // Relaxed: only this task writes it.
+        let registered = self.shared.registered.load(Ordering::Relaxed);
+        let request = RegisterRequest {
+            registered,
+            ..self.shared.registration.clone()
         };
-        self.shared.standing.send_if_modified(|now| {
-            // Once lost, a later `Same` is about the store that it has learnt since.
-            let changed = *now != standing && *now != Standing::StoreLost;
-            if changed {
-                *now = standing;
+        let answer = match self.client.clone().register(request).await {
+            Ok(answer) => answer.into_inner(),
+            Err(status) => {
+                if status.code() == Code::FailedPrecondition {
+                    self.stop_admitting(status.message());
+                }
+                return Err(describe(&status));
             }
-            changed
-        });
+        };
+        let keys = parse_keys(&answer.keys)?;
+        match answer.known() {
+            Known::Unspecified => return Err("the answer does not say what is known".to_owned()),
+            // An older lockd, which would have refused otherwise.
+            Known::New if registered => {
+                let reason = "it was taken out of the set while this process ran; start it again";
+                self.stop_admitting(reason);
+                return Err(reason.to_owned());
+            }
+            known if !registered => self.take_standing(known).await?,
+            _ => {}
+        }
+        *self.shared.refusal() = None;
         // Last: while no key is known nothing is admitted, so nothing is before the standing is.
         self.take_keys(keys);
         Ok(())
+    }
+
+    /// The first answer: what it says of the store counts for this run.
+    async fn take_standing(&self, known: Known) -> Result<(), String> {
+        let standing = match known {
+            // It may have been sealed past while it was not in the set.
+            Known::New if self.shared.has_floors => Standing::StoreLost,
+            Known::New => Standing::New,
+            Known::StoreLost => Standing::StoreLost,
+            Known::Same | Known::Unspecified => Standing::Same,
+        };
+        if standing == Standing::StoreLost {
+            // The first answer counts, also if this is tried again: it was taken then.
+            self.shared.lost_at.get_or_init(Instant::now);
+            let (sender, durable) = oneshot::channel();
+            let done = |durable| {
+                // Nobody waits any more: it is asked again.
+                let _ = sender.send(durable);
+            };
+            self.shared.watermarks.submit(What::Doubted, Box::new(done));
+            if durable.await != Ok(true) {
+                return Err("that watermarks were lost cannot be made durable".to_owned());
+            }
+        }
+        self.shared.standing.send_replace(standing);
+        self.shared.registered.store(true, Ordering::Relaxed);
+        // At once: lockd tells it to every process until one says that it has noted it.
+        self.shared.wanted.notify_one();
+        Ok(())
+    }
+
+    fn stop_admitting(&self, reason: &str) {
+        *self.shared.refusal() = Some(reason.to_owned());
+        self.shared.ring.send_if_modified(|now| {
+            let had_keys = now.keys.is_some();
+            if had_keys {
+                *now = Ring {
+                    generation: now.generation + 1,
+                    keys: None,
+                };
+            }
+            had_keys
+        });
     }
 
     fn take_keys(&self, keys: Vec<VerifyingKey>) {
@@ -209,6 +296,16 @@ impl Registry {
             !same
         });
     }
+}
+
+impl Shared {
+    fn refusal(&self) -> MutexGuard<'_, Option<String>> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn describe(status: &Status) -> String {
+    format!("{:?}: {}", status.code(), status.message())
 }
 
 fn parse_keys(keys: &[PublicKey]) -> Result<Vec<VerifyingKey>, String> {

@@ -85,9 +85,16 @@ impl Tickets {
         }
     }
 
-    /// Whether the keys are known.
-    pub fn are_keys_known(&self) -> bool {
-        self.ring.borrow().keys.is_some()
+    /// Whether tickets can be verified; the error says why not.
+    pub fn check(&self) -> Result<(), String> {
+        if self.ring.borrow().keys.is_some() {
+            return Ok(());
+        }
+        let refused = self.registry.as_ref().and_then(Registry::refusal);
+        Err(match refused {
+            Some(reason) => format!("the lock service does not take this proxy: {reason}"),
+            None => "the lock service has not told its keys yet".to_owned(),
+        })
     }
 
     /// Changes with what verifies: a ticket that was verified before is to be verified again.

@@ -15,4 +15,5 @@ mod paused_writer;
 mod process;
 mod proxies;
 mod stack;
+mod stores;
 mod wire;

@@ -78,6 +78,13 @@ pub struct ProxySetup<'a> {
 
 impl Proxy {
     pub fn start(dir: &Path, setup: &ProxySetup<'_>) -> Proxy {
+        let proxy = Proxy::start_unready(dir, setup);
+        proxy.wait_until_ready();
+        proxy
+    }
+
+    /// One that the lock service may refuse.
+    pub fn start_unready(dir: &Path, setup: &ProxySetup<'_>) -> Proxy {
         let (listen, admin) = (free_address(), free_address());
         let config = dir.join(format!("{}.toml", setup.name));
         let data = setup.data.clone().unwrap_or_else(|| dir.join(setup.name));
@@ -96,34 +103,34 @@ impl Proxy {
         );
         std::fs::write(&config, text).unwrap();
         let process = Proxy::run(&config, listen, admin);
-        let proxy = Proxy {
+        Proxy {
             process,
             listen,
             admin,
             data,
             config,
-        };
-        proxy.wait_until_ready();
-        proxy
+        }
     }
 
     /// Waits until it is registered: from then on it takes tickets, and grants are sealed by it.
     pub fn wait_until_ready(&self) {
+        eventually("a proxy that is ready", || self.is_ready());
+    }
+
+    pub fn is_ready(&self) -> bool {
         let url = format!("http://{}/readyz", self.admin);
-        eventually("a proxy that is ready", || {
-            let args = [
-                "-s",
-                "-o",
-                "/dev/null",
-                "--noproxy",
-                "*",
-                "-w",
-                "%{http_code}",
-                &url,
-            ];
-            let asked = Command::new("curl").args(args).output().unwrap();
-            asked.stdout == b"200"
-        });
+        let args = [
+            "-s",
+            "-o",
+            "/dev/null",
+            "--noproxy",
+            "*",
+            "-w",
+            "%{http_code}",
+            &url,
+        ];
+        let asked = Command::new("curl").args(args).output().unwrap();
+        asked.stdout == b"200"
     }
 
     fn run(config: &Path, listen: SocketAddr, admin: SocketAddr) -> Process {

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use ringfence::lockd::SigningKeys;
 use ringfence::proto::fence_service_server::{FenceService, FenceServiceServer};
 use ringfence::proto::{
-    CloseRequest, CloseResponse, ListWatermarksRequest, ListWatermarksResponse, RegisterRequest,
-    SealRequest, SealResponse, WatermarkRequest, WatermarkResponse,
+    CloseRequest, CloseResponse, IdentityRequest, IdentityResponse, ListWatermarksRequest,
+    ListWatermarksResponse, RegisterRequest, SealRequest, SealResponse, WatermarkRequest,
+    WatermarkResponse,
 };
 use ringfence::ticket::{Action, KeyRing, Order};
 use tokio::net::TcpListener;
@@ -115,6 +116,7 @@ pub async fn register(client: &Client, instance: &str, address: &str, pattern: &
         store_id: format!("store-of-{instance}"),
         admin: format!("http://{address}"),
         patterns: vec![pattern.to_owned()],
+        ..RegisterRequest::default()
     };
     client.registry.clone().register(request).await.unwrap();
 }
@@ -151,6 +153,7 @@ impl FenceService for Fence {
             instance,
             lock,
             token,
+            ..SealResponse::default()
         }))
     }
 
@@ -173,6 +176,17 @@ impl FenceService for Fence {
             instance,
             lock,
             floor,
+            ..CloseResponse::default()
+        }))
+    }
+
+    async fn identity(
+        &self,
+        _: Request<IdentityRequest>,
+    ) -> Result<Response<IdentityResponse>, Status> {
+        Ok(Response::new(IdentityResponse {
+            instance: self.instance.clone(),
+            process: String::new(),
         }))
     }
 

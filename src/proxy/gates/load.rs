@@ -26,13 +26,24 @@ impl Gates {
         let floor = match (&inner.registry, stored) {
             // lockd knows nothing of another service's tokens; `--init` spoke for these.
             (Some(registry), None) if !unsigned => registry.floor(lock).await,
-            (Some(registry), Some(stored)) if unconfirmed && !stored.unsigned => {
+            (Some(registry), Some(stored))
+                if (unconfirmed || stored.doubted) && !stored.unsigned =>
+            {
                 registry.floor(lock).await
+            }
+            (None, Some(stored)) if stored.doubted => {
+                Err("its record was rolled back, and no lock service is configured".to_owned())
             }
             _ => Ok(1),
         };
         let floor = floor.map_err(NoGate::Floor)?.max(1);
         Ok(inner.start_gate(lock, stored, floor, unsigned, unconfirmed))
+    }
+
+    /// When everything that is not known here has ended at the backends.
+    pub fn holds_end(&self) -> Instant {
+        let holds = self.inner.holds.0.iter().map(|(_, hold)| *hold);
+        self.inner.hold_from() + holds.max().unwrap_or_default()
     }
 
     /// Floor, watermark and doubts of a lock that is known here, loaded or not. Blocks on the disk.
@@ -93,7 +104,9 @@ impl Inner {
         };
         recovered.floor = recovered.floor.max(floor);
         let doubtful = unconfirmed || self.start.suspect;
-        if stored.is_none() && doubtful && Instant::now() < until {
+        // What was rolled back says nothing of what was admitted since.
+        let untold = stored.is_none_or(|stored| unconfirmed && !stored.unsigned);
+        if untold && doubtful && Instant::now() < until {
             recovered.in_doubt = vec![recovered.floor - 1];
         }
         let timed = recovered.in_doubt.clone();
@@ -132,10 +145,18 @@ impl Inner {
         (stored.recover(doubtful), until)
     }
 
-    /// When everything that an earlier run left at the backends has ended: counted from this start.
+    /// When everything that earlier runs, and another store's processes, left at the backends has
+    /// ended.
     fn hold_end(&self, lock: &LockName, stored: Option<&Stored>) -> Instant {
         let recorded = stored.map_or(Duration::ZERO, |stored| stored.hold);
-        self.started + recorded.max(self.holds.of(lock))
+        self.hold_from() + recorded.max(self.holds.of(lock))
+    }
+
+    /// This run's start: the process before had this store open. One with another store may have
+    /// run until lockd took this one in its place.
+    fn hold_from(&self) -> Instant {
+        let lost_at = self.registry.as_ref().and_then(Registry::lost_at);
+        lost_at.unwrap_or(self.started)
     }
 
     fn look_stored(&self, lock: &LockName, stored: &Stored) -> (Status, Duration) {

@@ -99,7 +99,7 @@ struct Inner {
     left: Left,
     start: Start,
     started: Instant,
-    /// See [`Gates::set_unconfirmed`].
+    /// See [`Gates::set_confirmed`].
     unconfirmed: AtomicBool,
     /// Wakes the eviction before its time.
     crowded: Notify,
@@ -148,21 +148,10 @@ impl Gates {
         &self.inner.doubts
     }
 
-    /// The longest hold of any listener.
-    pub fn hold_max(&self) -> Duration {
-        self.inner
-            .holds
-            .0
-            .iter()
-            .map(|(_, hold)| *hold)
-            .max()
-            .unwrap_or_default()
-    }
-
-    /// Whether an older store may have been lost: then a lock without a record starts in doubt, and
-    /// the floor of every lock is asked for.
-    pub fn set_unconfirmed(&self, unconfirmed: bool) {
-        self.inner.unconfirmed.store(unconfirmed, Ordering::Release);
+    /// From now on what an older store knew is not awaited any more: before, a lock may start in
+    /// doubt, and the floor of every lock is asked for.
+    pub fn set_confirmed(&self) {
+        self.inner.unconfirmed.store(false, Ordering::Release);
         let done = |durable: bool| {
             if !durable {
                 tracing::error!("what lockd says about the store could not be made durable");
@@ -170,12 +159,7 @@ impl Gates {
         };
         self.inner
             .watermarks
-            .submit(What::Confirmed(!unconfirmed), Box::new(done));
-    }
-
-    /// When this run began: the holds of what earlier runs left count from here.
-    pub fn started(&self) -> Instant {
-        self.inner.started
+            .submit(What::Confirmed, Box::new(done));
     }
 
     /// Whether watermarks can be made durable.

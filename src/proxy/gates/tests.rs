@@ -238,7 +238,7 @@ fn stall(gates: &Gates) -> std::sync::mpsc::SyncSender<()> {
     gates
         .inner
         .watermarks
-        .submit(What::Confirmed(true), Box::new(done));
+        .submit(What::Confirmed, Box::new(done));
     begun.recv().unwrap();
     go_on
 }

@@ -12,7 +12,7 @@ use crate::config::{Mode, ProxyConfig, TicketSource, Trust, read_key_file};
 use crate::lock_name::LockPattern;
 use crate::proto::RegisterRequest;
 use crate::proxy::registry::{Registry, Ring};
-use crate::proxy::watermarks::{Opening, Start};
+use crate::proxy::watermarks::{Opening, Start, Watermarks};
 use crate::ticket::KeyRing;
 
 pub(super) fn patterns(config: &ProxyConfig, wanted: impl Fn(Mode) -> bool) -> Vec<LockPattern> {
@@ -86,7 +86,7 @@ fn fingerprint(config: &ProxyConfig) -> u64 {
 pub(super) fn keys(
     config: &ProxyConfig,
     options: &Options,
-    start: &Start,
+    (start, watermarks): (&Start, &Watermarks),
     patterns: &[LockPattern],
 ) -> Result<(watch::Receiver<Ring>, Option<Registry>), StartError> {
     match &config.tickets {
@@ -98,8 +98,11 @@ pub(super) fn keys(
                 store_id: start.store_id.clone(),
                 admin: format!("http://{}", advertised(options.admin, lockd)),
                 patterns: patterns.iter().map(|it| it.as_str().to_owned()).collect(),
+                run: start.run,
+                process: start.process.clone(),
+                registered: false,
             };
-            let registry = Registry::new(lockd, registration)?;
+            let registry = Registry::new(lockd, registration, start, watermarks)?;
             Ok((registry.ring(), Some(registry)))
         }
     }

@@ -142,7 +142,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         source,
     })?;
 
-    let (ring, registry) = keys(&config, &options, &start, &patterns)?;
+    let (ring, registry) = keys(&config, &options, (&start, &watermarks), &patterns)?;
     let holds = config
         .listeners
         .iter()
@@ -200,7 +200,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     let evictors = redis::evict(&prepared, &watermarks, (left, sessions), &mut tasks);
     let observed = identity::patterns(&config, |mode| mode == Mode::Observe);
     let fence = Fence::new(
-        config.instance.clone(),
+        (config.instance.clone(), start.process.clone()),
         gates.clone(),
         Arc::clone(&tickets),
         observed,
@@ -255,23 +255,22 @@ struct Shared {
     watermarks: Watermarks,
 }
 
-/// Carries out what lockd says about the store. `is_new`: the file was made without knowing whether
-/// an older one was lost.
+/// Carries out what lockd says about the store. `is_new`: it was not known before whether an older
+/// one was lost, or what that left had not ended.
 async fn follow_standing(mut standing: watch::Receiver<Standing>, gates: Gates, is_new: bool) {
     loop {
         let now = *standing.borrow_and_update();
         match now {
             Standing::Pending => {}
-            Standing::New => return gates.set_unconfirmed(false),
+            Standing::New => return gates.set_confirmed(),
             Standing::Same if !is_new => return,
             Standing::Same | Standing::StoreLost => {
-                tracing::warn!("watermarks were lost: locks without a record start in doubt");
-                gates.set_unconfirmed(true);
-                tokio::time::sleep_until(gates.started() + gates.hold_max()).await;
-                if is_new {
-                    gates.set_unconfirmed(false);
-                }
-                return;
+                tracing::warn!(
+                    "watermarks were lost: floors come from the lock service, and locks may start \
+                     in doubt"
+                );
+                tokio::time::sleep_until(gates.holds_end()).await;
+                return gates.set_confirmed();
             }
         }
         if standing.changed().await.is_err() {
@@ -332,9 +331,6 @@ impl Health {
         if !self.gates.is_available() {
             return Err("the watermark store is not available".to_owned());
         }
-        if !self.tickets.are_keys_known() {
-            return Err("the lock service has not told its keys yet".to_owned());
-        }
-        Ok(())
+        self.tickets.check()
     }
 }

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use redb::{Database, ReadableTable};
+use redb::{Database, ReadableTable, WriteTransaction};
 
-use super::database::{self, Identity, LOCKS, META};
+use super::database::{self, Identity, LOCKS, Locks, META};
 use super::record::Stored;
 use super::{Change, Shared, What, prepared, sessions};
 
@@ -161,41 +161,38 @@ fn write_batch(database: &Database, batch: &[Change], run: u64) -> Result<(), re
     let write = database.begin_write()?;
     {
         let mut locks = write.open_table(LOCKS)?;
-        let mut meta = write.open_table(META)?;
         for change in batch {
-            let lock = match &change.what {
-                What::Confirmed(confirmed) => {
-                    let unconfirmed: &[u8] = if *confirmed { b"0" } else { b"1" };
-                    meta.insert("unconfirmed", unconfirmed)?;
-                    continue;
-                }
-                What::Carries { session, lock } => {
-                    sessions::insert(&write, session, lock, run)?;
-                    continue;
-                }
-                What::Ended(session) => {
-                    sessions::remove(&write, session)?;
-                    continue;
-                }
-                What::Prepares(row) => {
-                    prepared::insert(&write, row)?;
-                    continue;
-                }
-                What::PreparedEnded(row) => {
-                    prepared::remove(&write, row)?;
-                    continue;
-                }
-                What::Raise { lock, .. } | What::Hold { lock, .. } | What::Clean { lock } => lock,
-            };
-            let old = locks
-                .get(lock.as_str())?
-                .and_then(|old| Stored::decode(lock.as_str(), old.value()).ok());
-            if let Some(new) = applied(&change.what, old, run) {
-                locks.insert(lock.as_str(), new.encode(lock.as_str()).as_slice())?;
-            }
+            write_change(&write, &mut locks, &change.what, run)?;
         }
     }
     write.commit()?;
+    Ok(())
+}
+
+fn write_change(
+    write: &WriteTransaction,
+    locks: &mut Locks<'_>,
+    what: &What,
+    run: u64,
+) -> Result<(), redb::Error> {
+    let lock = match what {
+        What::Confirmed => return database::set_unconfirmed(write, false),
+        What::Doubted => {
+            database::set_unconfirmed(write, true)?;
+            return database::doubt(locks);
+        }
+        What::Carries { session, lock } => return sessions::insert(write, session, lock, run),
+        What::Ended(session) => return sessions::remove(write, session),
+        What::Prepares(row) => return prepared::insert(write, row),
+        What::PreparedEnded(row) => return prepared::remove(write, row),
+        What::Raise { lock, .. } | What::Hold { lock, .. } | What::Clean { lock } => lock,
+    };
+    let old = locks
+        .get(lock.as_str())?
+        .and_then(|old| Stored::decode(lock.as_str(), old.value()).ok());
+    if let Some(new) = applied(what, old, run) {
+        locks.insert(lock.as_str(), new.encode(lock.as_str()).as_slice())?;
+    }
     Ok(())
 }
 
@@ -222,6 +219,8 @@ fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
             dirty_run: Some(run),
             hold: merged_hold(*hold, old),
             unsigned: *unsigned,
+            // Its gate was loaded with lockd's word.
+            doubted: false,
         }),
         What::Hold { hold, .. } => old.map(|old| Stored {
             dirty_run: Some(run),
@@ -234,7 +233,8 @@ fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
             drained: true,
             ..old
         }),
-        What::Confirmed(_)
+        What::Confirmed
+        | What::Doubted
         | What::Carries { .. }
         | What::Ended(_)
         | What::Prepares(_)

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use redb::{Database, ReadableDatabase, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, Table, TableDefinition, WriteTransaction};
 
 use super::prepared::PREPARED;
 use super::record::{Stored, Torn};
@@ -16,6 +16,9 @@ use crate::lock_name::LockName;
 
 pub(super) const LOCKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("locks");
 pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+
+/// The open table of the locks' records.
+pub(super) type Locks<'a> = Table<'a, &'static str, &'static [u8]>;
 
 /// The file's name in `data_dir`.
 pub const FILE_NAME: &str = "watermarks.redb";
@@ -86,7 +89,8 @@ pub(super) struct Identity {
     pub(super) run: u64,
     pub(super) clean: bool,
     pub(super) fingerprint: u64,
-    /// The file is new and it is not known that no older one was lost.
+    /// An older store may have been lost, or this one rolled back: what is not known here may be
+    /// at the backends.
     pub(super) unconfirmed: bool,
     /// The lock patterns that it registers for.
     pub(super) patterns: Vec<String>,
@@ -213,6 +217,51 @@ pub(super) fn load(database: &Database, lock: &LockName) -> Result<Option<Stored
             Err(LoadError::Unavailable)
         }
     }
+}
+
+/// Whether there is a record whose floor lockd knows.
+pub(super) fn has_floors(database: &Database) -> Result<bool, redb::Error> {
+    let table = database.begin_read()?.open_table(LOCKS)?;
+    for row in table.iter()? {
+        let (name, value) = row?;
+        let stored = Stored::decode(name.value(), value.value());
+        if stored.is_ok_and(|stored| !stored.unsigned) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+pub(super) fn set_unconfirmed(
+    write: &WriteTransaction,
+    unconfirmed: bool,
+) -> Result<(), redb::Error> {
+    let value: &[u8] = if unconfirmed { b"1" } else { b"0" };
+    write.open_table(META)?.insert("unconfirmed", value)?;
+    Ok(())
+}
+
+/// Marks each record whose floor lockd knows as one that may be too low.
+pub(super) fn doubt(locks: &mut Locks<'_>) -> Result<(), redb::Error> {
+    let mut doubted = vec![];
+    for row in locks.iter()? {
+        let (name, value) = row?;
+        let name = name.value();
+        // A torn one is refused anyway.
+        if let Ok(stored) = Stored::decode(name, value.value())
+            && !stored.unsigned
+        {
+            doubted.push((name.to_owned(), stored));
+        }
+    }
+    for (name, stored) in doubted {
+        let stored = Stored {
+            doubted: true,
+            ..stored
+        };
+        locks.insert(name.as_str(), stored.encode(&name).as_slice())?;
+    }
+    Ok(())
 }
 
 /// Names that begin with `prefix`, after `after`, in order.

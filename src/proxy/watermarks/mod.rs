@@ -65,8 +65,11 @@ pub enum What {
         /// The lock.
         lock: LockName,
     },
-    /// Whether it is known that no older store was lost.
-    Confirmed(bool),
+    /// It is known that no older store was lost, or what it left has ended.
+    Confirmed,
+    /// This store was rolled back, or what was sealed since is not in it: lockd is asked for the
+    /// floor of each lock in it, and what is not known may be at the backends.
+    Doubted,
     /// A backend session is about to carry its first write under a lock.
     Carries {
         /// The session.
@@ -112,10 +115,15 @@ pub struct Start {
     pub store_id: String,
     /// Counts the starts, from 1.
     pub run: u64,
+    /// Random, made at this start: no other process has it, not even over a copy of the store.
+    pub process: String,
+    /// It holds floors of locks whose tokens lockd issues.
+    pub has_floors: bool,
     /// The last run ended unclean *and* under other rules: writes that it did not track as this run
     /// would may be at the backends.
     pub suspect: bool,
-    /// It is not known yet that no older store was lost: locks without a record are suspect.
+    /// An older store may have been lost, or this one rolled back: what is not known here may be
+    /// at the backends.
     pub unconfirmed: bool,
     /// The lock patterns to register for: those of the rules, and after an unclean end those of the
     /// run before, whose writes may still be at the backends.
@@ -166,7 +174,7 @@ impl Watermarks {
         };
         let exists = path.try_exists().map_err(failed)?;
         match (exists, opening.init) {
-            (true, true) => return Err(OpenError::AlreadyInitialised { path }),
+            (true, true) => return Err(OpenError::AlreadyInitialised { path: path.clone() }),
             (false, false) if opening.alone => {
                 return Err(OpenError::NotInitialised {
                     dir: data_dir.into(),
@@ -191,13 +199,17 @@ impl Watermarks {
             patterns,
             ..last.clone()
         };
-        database::write_identity(&database, &identity).map_err(|error| OpenError::Unusable {
-            path,
+        let unusable = |error: redb::Error| OpenError::Unusable {
+            path: path.clone(),
             reason: error.to_string(),
-        })?;
+        };
+        database::write_identity(&database, &identity).map_err(unusable)?;
+        let has_floors = database::has_floors(&database).map_err(unusable)?;
         let start = Start {
             store_id: identity.store_id.clone(),
             run: identity.run,
+            process: random_id().map_err(failed)?,
+            has_floors,
             suspect: !last.clean && last.fingerprint != opening.fingerprint,
             unconfirmed: identity.unconfirmed,
             patterns: identity.patterns.clone(),

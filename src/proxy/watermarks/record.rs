@@ -23,6 +23,9 @@ pub struct Stored {
     pub hold: Duration,
     /// Its tokens come from another lock service.
     pub unsigned: bool,
+    /// It was written before the store was found to be rolled back: the floor may have been higher,
+    /// and lockd is asked for it.
+    pub doubted: bool,
 }
 
 /// Bytes that are no record of this lock.
@@ -32,6 +35,7 @@ pub struct Torn;
 const VERSION: u8 = 1;
 const FLAG_DRAINED: u8 = 1;
 const FLAG_UNSIGNED: u8 = 2;
+const FLAG_DOUBTED: u8 = 4;
 const FIELDS_BYTES: usize = 2 + 8 + 8 + 8 + 4;
 /// Length of a record, in bytes.
 pub const RECORD_BYTES: usize = FIELDS_BYTES + 4;
@@ -61,9 +65,10 @@ impl Stored {
         let mut bytes = [0; RECORD_BYTES];
         let drained = if self.drained { FLAG_DRAINED } else { 0 };
         let unsigned = if self.unsigned { FLAG_UNSIGNED } else { 0 };
+        let doubted = if self.doubted { FLAG_DOUBTED } else { 0 };
         let hold_ms = u32::try_from(self.hold.as_millis()).unwrap_or(u32::MAX);
         bytes[0] = VERSION;
-        bytes[1] = drained | unsigned;
+        bytes[1] = drained | unsigned | doubted;
         bytes[2..10].copy_from_slice(&self.floor.to_le_bytes());
         bytes[10..18].copy_from_slice(&self.watermark.to_le_bytes());
         // Runs are counted from 1.
@@ -92,6 +97,7 @@ impl Stored {
             dirty_run: (run != 0).then_some(run),
             hold: Duration::from_millis(u32::from_le_bytes(hold).into()),
             unsigned: bytes[1] & FLAG_UNSIGNED != 0,
+            doubted: bytes[1] & FLAG_DOUBTED != 0,
         };
         let sound = bytes[0] == VERSION
             && bytes[FIELDS_BYTES..] == sum.to_le_bytes()
@@ -122,6 +128,7 @@ mod tests {
             dirty_run: Some(3),
             hold: Duration::from_secs(30),
             unsigned: false,
+            doubted: false,
         }
     }
 
@@ -131,6 +138,7 @@ mod tests {
             drained: false,
             dirty_run: None,
             unsigned: true,
+            doubted: true,
             floor: 9,
             ..stored()
         };

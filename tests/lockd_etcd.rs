@@ -10,6 +10,7 @@ use std::time::Duration;
 use lockd_support::fence::FakeProxy;
 use lockd_support::{Client, LONG, eventually, reason, serve_with_keys, soon};
 use ringfence::lockd::{Settings, SigningKeys};
+use ringfence::proto::OpenSessionRequest;
 use ringfence::store::Store;
 use ringfence::store::etcd::{EtcdConfig, EtcdStore};
 use support::etcd::{Etcd, Version};
@@ -117,6 +118,48 @@ async fn a_release_through_one_lockd_wakes_a_waiter_of_another() {
         assert!(two.release(&b, "orders", next).await);
         last = next;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_etcd_loses_its_data_under_a_lockd_no_token_falls() {
+    let mut etcd = Etcd::start(Version::V3_4, 1);
+    let keys = Arc::new(SigningKeys::in_memory());
+    let lockd = serve_with_keys(open(&etcd).await, Settings::default(), keys).await;
+    let client = Client::connect(&lockd).await;
+    let session = client.open().await;
+    let mut last = 0;
+    for attempt in 1..=3 {
+        last = client
+            .acquire(&session, "orders", TRY, attempt)
+            .await
+            .unwrap()
+            .token;
+        assert!(client.release(&session, "orders", last).await);
+    }
+    tokio::task::block_in_place(|| etcd.wipe());
+    let lost = loop {
+        let request = OpenSessionRequest {
+            ttl_ms: 30_000,
+            holder: "test".to_owned(),
+        };
+        let Ok(opened) = client.locks.clone().open_session(request).await else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let session = opened.into_inner().session;
+        match client.acquire(&session, "orders", TRY, 1).await {
+            Ok(granted) => panic!("{} after {last}", granted.token),
+            Err(status) if status.code() == tonic::Code::Unavailable => {}
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(reason(&lost), "store-corrupt");
+    // Also once its revisions have passed those that were given out.
+    for _ in 0..2 * last {
+        etcd.ctl(&["put", "filler", "x"]);
+    }
+    let again = client.acquire(&session, "orders", TRY, 4).await;
+    assert_eq!(reason(&again.unwrap_err()), "store-corrupt");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

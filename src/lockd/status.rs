@@ -184,7 +184,10 @@ impl Error {
                 "the store is unavailable: whether this was done is unknown, repeating it is safe"
                     .to_owned()
             }
-            Error::Store(StoreError::Corrupt(_)) => "the store is corrupt".to_owned(),
+            Error::Store(StoreError::Corrupt(_)) => {
+                "the store is corrupt, or was replaced by an older one; nothing is granted (see its log)"
+                    .to_owned()
+            },
             Error::Store(StoreError::Refused(_)) => "the store refused this".to_owned(),
             other => other.to_string(),
         }

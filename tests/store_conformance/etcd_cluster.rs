@@ -159,7 +159,20 @@ async fn restored(version: Version) {
         .until(|mirror| mirror.of("b") == [lost.clone()])
         .await;
     etcd.restore();
-    mirror.until(|mirror| mirror.resets == 2).await;
+    // Who has seen the later tokens serves no more.
+    let refused = loop {
+        match store.queue(&saved.lock).await {
+            Err(StoreError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
+            other => break other,
+        }
+    };
+    let Err(StoreError::Corrupt(why)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(why.contains("went back"), "{why}");
+    drop(store);
+    let store = open(etcd.endpoints()).await;
+    let mut mirror = Mirror::start(&store).await;
     assert_eq!(mirror.of("a"), std::slice::from_ref(&saved));
     assert_eq!(mirror.entries.len(), 1);
     retried(|| store.raise_above(lost.token)).await;

@@ -254,6 +254,14 @@ impl Etcd {
         self.restart(0);
     }
 
+    /// Kills a cluster of one and starts it again without its data.
+    pub fn wipe(&mut self) {
+        self.kill(0);
+        let data = self.folder.path().join(&self.members[0].name);
+        std::fs::remove_dir_all(&data).expect("the old data");
+        self.restart(0);
+    }
+
     /// Stops a member (SIGSTOP): its connections stay and say nothing.
     pub fn pause(&self, index: usize) {
         self.signal(index, "-STOP");

@@ -15,6 +15,7 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
+use super::history::History;
 use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::store::StoreError;
@@ -39,6 +40,7 @@ pub struct Endpoints {
     channels: Vec<(String, Channel)>,
     current: AtomicUsize,
     connections: Arc<AtomicU64>,
+    history: History,
 }
 
 /// Connects, and counts how often.
@@ -112,6 +114,7 @@ impl Endpoints {
             channels,
             current: AtomicUsize::new(0),
             connections,
+            history: History::default(),
         })
     }
 
@@ -172,14 +175,26 @@ impl Endpoints {
 
     /// One transaction.
     pub async fn txn(&self, txn: TxnRequest) -> Result<TxnResponse, Status> {
-        self.call(async |channel| kv(channel).txn(request(txn)).await)
-            .await
+        let before = self.history.before()?;
+        let call = async |channel| {
+            let answer = kv(channel).txn(request(txn)).await?;
+            let header = answer.get_ref().header.as_ref();
+            self.history.check(before, header)?;
+            Ok(answer)
+        };
+        self.call(call).await
     }
 
-    /// One range.
+    /// One linearizable range.
     pub async fn range(&self, range: RangeRequest) -> Result<RangeResponse, Status> {
-        self.call(async |channel| kv(channel).range(request(range)).await)
-            .await
+        let before = self.history.before()?;
+        let call = async |channel| {
+            let answer = kv(channel).range(request(range)).await?;
+            let header = answer.get_ref().header.as_ref();
+            self.history.check(before, header)?;
+            Ok(answer)
+        };
+        self.call(call).await
     }
 }
 
@@ -204,6 +219,8 @@ fn blames_member(status: &Status) -> bool {
             | Code::Unknown
             | Code::Internal
             | Code::Cancelled
+            // It is of another cluster, or went back.
+            | Code::DataLoss
     )
 }
 

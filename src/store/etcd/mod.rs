@@ -18,6 +18,7 @@ mod endpoints;
 mod enqueue;
 mod generation;
 mod hints;
+mod history;
 mod lanes;
 mod layout;
 mod lease;
@@ -47,11 +48,8 @@ use self::lease::Renewals;
 use self::records::Records;
 use self::txn::Place;
 use crate::etcd_proto::etcdserverpb::compare::{CompareResult, TargetUnion};
-use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::lease_client::LeaseClient;
-use crate::etcd_proto::etcdserverpb::{
-    DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, TxnRequest,
-};
+use crate::etcd_proto::etcdserverpb::{LeaseGrantRequest, LeaseRevokeRequest, TxnRequest};
 use crate::lock_name::LockName;
 use crate::store::{
     Enqueue, Enqueued, Entry, Event, QueueView, RecordList, Remove, Removed, SESSION_TTL_MAX,
@@ -380,27 +378,16 @@ impl Store for EtcdStore {
     async fn put_record(&self, name: &str, value: Option<Vec<u8>>) -> Result<(), StoreError> {
         check_record(name, value.as_deref())?;
         let key = self.layout.record(name);
-        let done = match value {
-            Some(value) => {
-                let put = PutRequest {
-                    key,
-                    value: value.into(),
-                    ..PutRequest::default()
-                };
-                let call = async |channel| KvClient::new(channel).put(request(put)).await;
-                self.endpoints.call(call).await.map(drop)
-            }
-            None => {
-                let delete = DeleteRangeRequest {
-                    key,
-                    ..DeleteRangeRequest::default()
-                };
-                let call =
-                    async |channel| KvClient::new(channel).delete_range(request(delete)).await;
-                self.endpoints.call(call).await.map(drop)
-            }
+        let change = match value {
+            Some(value) => message::put(key, value.into(), 0),
+            None => message::delete(key),
         };
-        done.map_err(|status| store_error(&status))
+        let change = TxnRequest {
+            success: vec![change],
+            ..TxnRequest::default()
+        };
+        let done = self.endpoints.txn(change).await;
+        done.map(drop).map_err(|status| store_error(&status))
     }
 
     async fn replace_record(

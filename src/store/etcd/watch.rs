@@ -39,6 +39,9 @@ use crate::token::Token;
 /// How long a failed watch waits before it tries the next member.
 const RETRY_EVERY: Duration = Duration::from_millis(200);
 
+/// The same where etcd's data are not what they were: a retry changes that only by another member.
+const LOST_RETRY_EVERY: Duration = Duration::from_secs(5);
+
 /// How often a quiet stream is asked whether it lives.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
@@ -98,7 +101,8 @@ pub async fn feed(
             Ok(()) => {}
             Err(Some(error)) => {
                 tracing::warn!(%error, "etcd: watch not started");
-                tokio::time::sleep(RETRY_EVERY).await;
+                let lost = matches!(error, StoreError::Corrupt(_));
+                tokio::time::sleep(if lost { LOST_RETRY_EVERY } else { RETRY_EVERY }).await;
                 continue;
             }
             Err(None) => return,

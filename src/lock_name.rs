@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 /// Longest lock name, in bytes of UTF-8.
 pub const LOCK_NAME_BYTES_MAX: usize = 255;
+/// Most patterns that one proxy registers for. With their quotes they fit into a record of a store
+/// (256 KiB), and each grant compares its name with all of them.
+pub const PATTERNS_MAX: usize = 1000;
 
 /// A lock's name, which is also the name of the resource that it guards: 1 to 255 bytes of UTF-8,
 /// segments split by `/`, no empty segment, no control character, no `.` or `..` segment.

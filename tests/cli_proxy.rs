@@ -77,6 +77,26 @@ fn a_proxy_that_stands_alone_needs_init_once() {
         "{refused:?}"
     );
 
+    // Whatever is wrong with the file of keys, nothing is made that a later --init would find.
+    let good = std::fs::read(&public).unwrap();
+    let break_it: [&dyn Fn(); 3] = [
+        &|| std::fs::write(&public, "").unwrap(),
+        &|| std::fs::remove_file(&public).unwrap(),
+        &|| std::fs::create_dir(&public).unwrap(),
+    ];
+    for break_it in break_it {
+        break_it();
+        for more in ["--check", "--init"] {
+            let refused = command(&[more]).output().unwrap();
+            assert_eq!(refused.status.code(), Some(64), "{refused:?}");
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(said.contains("tickets.pub"), "{said}");
+        }
+    }
+    std::fs::remove_dir(&public).unwrap();
+    std::fs::write(&public, good).unwrap();
+    assert!(!folder.path().join("data/watermarks.redb").exists());
+
     for more in [&["--init"][..], &[]] {
         let mut proxy = Running::start(&mut command(more));
         assert!(proxy.line_with("listener web ").contains("127.0.0.1:"));

@@ -284,13 +284,13 @@ async fn registrations() {
             "pattern",
         ));
     }
-    let patterns = vec!["a".to_owned(); 257];
+    let patterns = vec!["a".to_owned(); 1001];
     table.push((
         RegisterRequest {
             patterns,
             ..good.clone()
         },
-        "257",
+        "1001",
     ));
     for (request, names) in table {
         let what = format!("{request:?}").chars().take(200).collect::<String>();

@@ -8,7 +8,7 @@ use tonic::service::Routes;
 use crate::admin::Readiness;
 use crate::audit::{self, AuditThread, AuditWriter};
 use crate::cli::ProxyArgs;
-use crate::config::ProxyConfig;
+use crate::config::{ProxyConfig, TicketSource, read_key_file};
 use crate::proxy::{Health, Options, Proxy, start};
 
 use super::admin_port::{AdminPort, bind, install_metrics};
@@ -23,6 +23,13 @@ const AUDIT_FOLDER: &str = "audit";
 pub async fn run(args: ProxyArgs) -> Result<u8, Failure> {
     let config = ProxyConfig::load(&args.config)
         .map_err(|errors| Failure::new(exit::USAGE, errors.to_string()))?;
+    // Before anything is made.
+    if let TicketSource::Keys(file) = &config.tickets {
+        read_key_file(file).map_err(|errors| Failure::new(exit::USAGE, errors.to_string()))?;
+    }
+    for warning in config.warnings() {
+        eprintln!("ringfence: warning: {warning}");
+    }
     if args.check {
         print_line(&format!("{}: valid", args.config.display()))?;
         return Ok(exit::OK);

@@ -6,6 +6,7 @@ mod listener;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod redis;
+mod whole;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -130,7 +131,7 @@ fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Proxy
             "[tickets] gives neither `lockd` nor `keys`, and a listener has trust = \"signed\"",
         );
     }
-    Some(ProxyConfig {
+    let config = ProxyConfig {
         instance: instance?.value,
         data_dir: data_dir?.value.into(),
         tickets: tickets?,
@@ -143,7 +144,11 @@ fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Proxy
         redis: listeners.redis,
         #[cfg(feature = "postgres")]
         postgres: listeners.postgres,
-    })
+    };
+    if let Err(why) = config.check_patterns() {
+        report.error(root.at(), why);
+    }
+    Some(config)
 }
 
 /// The listeners, each where its kind is, with the places of all.

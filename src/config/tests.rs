@@ -6,6 +6,7 @@ use super::{
     EtcdConfig, LockdConfig, Mode, ProxyConfig, SealMode, StoreConfig, TicketSource, TruncatedBody,
     Trust,
 };
+use crate::lock_name::PATTERNS_MAX;
 
 const SMALL: &str = r#"
 instance = "edge-1"
@@ -170,6 +171,58 @@ fn a_rules_error_stands_at_its_own_line() {
         told,
         "line 14: unknown key `listener.rule.bucket`: only rules of s3 listeners have it"
     );
+}
+
+#[test]
+fn what_is_certainly_wrong_is_told_by_the_check() {
+    let upstream = "upstream = \"backend.internal:80\"";
+    for (old, new, part) in [
+        (
+            "path = \"/{x}/**\"",
+            "path = \"/{x}\"\nread_methods = [\"POST\"]\nwrite_methods = [\"PUT\", \"POST\"]",
+            "line 14: \"POST\" is in `read_methods` and in `write_methods`",
+        ),
+        (
+            upstream,
+            "upstream = \"a:80\"\nin_doubt_hold = \"0s\"",
+            "line 11: `listener.in_doubt_hold` is \"0s\"",
+        ),
+        (
+            upstream,
+            "upstream = \"127.0.0.1:7480\"",
+            "line 10: `listener.upstream` is where this listener itself listens",
+        ),
+    ] {
+        let told = errors(old, new);
+        assert!(told.contains(part), "{told}");
+    }
+}
+
+#[test]
+fn more_patterns_than_a_lock_service_registers_are_refused() {
+    let many = |count: usize| {
+        let rules = (0..count)
+            .map(|nth| format!("[[listener.rule]]\nlock = \"lock-{nth}\"\npath = \"/{nth}\"\n"));
+        SMALL.to_owned() + &rules.collect::<String>()
+    };
+    assert!(ProxyConfig::parse(&many(PATTERNS_MAX - 1)).is_ok());
+    let told = ProxyConfig::parse(&many(PATTERNS_MAX)).unwrap_err();
+    assert!(told.to_string().contains("at most 1000"), "{told}");
+    let alone =
+        many(PATTERNS_MAX).replacen("lockd = \"http://127.0.0.1:7420/\"", "keys = \"k\"", 1);
+    assert!(ProxyConfig::parse(&alone).is_ok());
+}
+
+#[test]
+fn whoever_observes_is_told_that_grants_cannot_be_sealed_there() {
+    let observing = SMALL.replacen("name =", "mode = \"observe\"\nname =", 1);
+    let warnings = ProxyConfig::parse(&observing).unwrap().warnings();
+    assert_eq!(warnings.len(), 1);
+    assert!(
+        warnings[0].ends_with("\"best-effort\": a/*"),
+        "{warnings:?}"
+    );
+    assert!(ProxyConfig::parse(SMALL).unwrap().warnings().is_empty());
 }
 
 #[test]

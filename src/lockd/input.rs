@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::lock_name::{LockName, LockPattern};
+use crate::lock_name::{LockName, LockPattern, PATTERNS_MAX};
 use crate::lockd::Settings;
 use crate::lockd::status::Error;
 use crate::store::SessionId;
@@ -18,8 +18,6 @@ pub const ATTEMPT_MAX: u64 = (1 << 55) - 1;
 pub const INSTANCE_BYTES_MAX: usize = 64;
 /// Longest address of a proxy and longest id of its store, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 512;
-/// Most lock patterns of one proxy.
-pub const PATTERNS_MAX: usize = 256;
 
 fn invalid(what: &'static str, value: impl ToString, rule: impl ToString) -> Error {
     let value = value.to_string().chars().take(64).collect();

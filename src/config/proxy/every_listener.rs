@@ -1,6 +1,6 @@
 //! What the tables of all listeners have in common.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::listener::{
@@ -34,6 +34,12 @@ pub(super) fn read_common(report: &mut Report<'_>, t: &mut Table<'_, '_>) -> Com
     let listen = t.require(report, "listen", listen);
     let upstream = t.parsed(report, "upstream", "host:port", check_host_port);
     let upstream = t.require(report, "upstream", upstream);
+    if let (Some(listen), Some(upstream)) = (&listen, &upstream)
+        && is_itself(listen.value, &upstream.value)
+    {
+        let message = "`listener.upstream` is where this listener itself listens";
+        report.error(upstream.at, message);
+    }
     let trust = [("signed", Trust::Signed), ("unsigned", Trust::Unsigned)];
     let trust = t.choice(report, "trust", &trust);
     let mode = [("enforce", Mode::Enforce), ("observe", Mode::Observe)];
@@ -54,6 +60,20 @@ pub(super) fn read_common(report: &mut Report<'_>, t: &mut Table<'_, '_>) -> Com
         unmatched: value_or_default(unmatched),
         admit_deadline: deadline.map_or(ADMIT_DEADLINE_DEFAULT, |it| it.value),
     }
+}
+
+/// Whether a connection to this upstream certainly comes back to the listener. Names but localhost
+/// are not looked up: they may mean something else where the proxy runs.
+fn is_itself(listen: SocketAddr, (host, port): &(String, u16)) -> bool {
+    let upstream = match host.as_str() {
+        "localhost" => IpAddr::from([127, 0, 0, 1]),
+        host => match host.parse::<IpAddr>() {
+            Ok(address) => address,
+            Err(_) => return false,
+        },
+    };
+    let everywhere = listen.ip().is_unspecified() && upstream.is_loopback();
+    listen.port() == *port && (listen.ip() == upstream || everywhere)
 }
 
 /// `password_file`, so that the configuration itself can be shown. The outer `None`: it cannot be

@@ -128,6 +128,8 @@ impl Default for Limits {
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
+/// Without a hold a write whose answer was lost could be applied after a newer one.
+const HOLD_MIN: Duration = Duration::from_millis(1);
 const IN_DOUBT_HOLD_DEFAULT: Duration = Duration::from_secs(30);
 pub(super) const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=HOUR;
 
@@ -151,7 +153,7 @@ pub(super) fn read_listener(
     let t = &mut table;
     let common = read_common(report, t);
     let protocol = common.protocol.as_ref();
-    let hold = t.duration(report, "in_doubt_hold", Duration::ZERO..=24 * HOUR);
+    let hold = t.duration(report, "in_doubt_hold", HOLD_MIN..=24 * HOUR);
     let truncated = [
         ("held", TruncatedBody::Held),
         ("discarded", TruncatedBody::Discarded),
@@ -323,6 +325,15 @@ fn read_http_rule(report: &mut Report<'_>, table: &mut Table<'_, '_>) -> Option<
         table.texts(report, "write_methods"),
         table.texts(report, "read_methods"),
     );
+    let both = |read: &&Found<String>| {
+        let mut writes = writes.iter().flatten();
+        writes.any(|write| write.value == read.value)
+    };
+    if let Some(both) = reads.iter().flatten().find(both) {
+        let method = &both.value;
+        let message = format!("{method:?} is in `read_methods` and in `write_methods`");
+        report.error(both.at, message);
+    }
     let (lock, path) = (lock?, path?);
     let rule = HttpRule::new(&path.value, &lock.value);
     let mut rule = taken(report, rule, &[("lock", lock.at), ("path", path.at)])?;

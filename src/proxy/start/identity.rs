@@ -8,33 +8,12 @@ use std::net::{SocketAddr, UdpSocket};
 use tokio::sync::watch;
 
 use super::{Options, StartError};
-use crate::config::{Mode, ProxyConfig, TicketSource, Trust, read_key_file};
+use crate::config::{ProxyConfig, TicketSource, Trust, read_key_file};
 use crate::lock_name::LockPattern;
 use crate::proto::RegisterRequest;
 use crate::proxy::registry::{Registry, Ring};
 use crate::proxy::watermarks::{Opening, Start, Watermarks};
 use crate::ticket::KeyRing;
-
-pub(super) fn patterns(config: &ProxyConfig, wanted: impl Fn(Mode) -> bool) -> Vec<LockPattern> {
-    let mut patterns: Vec<LockPattern> = vec![];
-    let listeners = config.listeners.iter();
-    let named = listeners.map(|it| (it.mode, it.rules.lock_patterns()));
-    let redis = config.redis.iter();
-    let named = named.chain(redis.map(|it| (it.mode, it.rules.lock_patterns())));
-    #[cfg(feature = "postgres")]
-    let named = {
-        let postgres = config.postgres.iter();
-        named.chain(postgres.map(|it| (it.mode, it.rules.lock_patterns())))
-    };
-    for (_, of_listener) in named.filter(|(mode, _)| wanted(*mode)) {
-        for pattern in of_listener {
-            if !patterns.contains(&pattern) {
-                patterns.push(pattern);
-            }
-        }
-    }
-    patterns
-}
 
 pub(super) fn opening(config: &ProxyConfig, init: bool, patterns: &[LockPattern]) -> Opening {
     let registered = matches!(config.tickets, TicketSource::Lockd(_));
@@ -83,15 +62,26 @@ fn fingerprint(config: &ProxyConfig) -> u64 {
     hasher.finish()
 }
 
+/// The keys of a file. Read before anything is made: a file that is wrong must not leave a store
+/// behind that `--init` then finds.
+pub(super) fn fixed_keys(config: &ProxyConfig) -> Result<Option<KeyRing>, StartError> {
+    match &config.tickets {
+        TicketSource::Keys(file) => Ok(Some(read_key_file(file)?)),
+        TicketSource::Unsigned | TicketSource::Lockd(_) => Ok(None),
+    }
+}
+
 pub(super) fn keys(
     config: &ProxyConfig,
     options: &Options,
     (start, watermarks): (&Start, &Watermarks),
     patterns: &[LockPattern],
+    fixed: Option<KeyRing>,
 ) -> Result<(watch::Receiver<Ring>, Option<Registry>), StartError> {
     match &config.tickets {
-        TicketSource::Unsigned => Ok((Ring::fixed(KeyRing::default()), None)),
-        TicketSource::Keys(file) => Ok((Ring::fixed(read_key_file(file)?), None)),
+        TicketSource::Unsigned | TicketSource::Keys(_) => {
+            Ok((Ring::fixed(fixed.unwrap_or_default()), None))
+        }
         TicketSource::Lockd(lockd) => {
             let registration = RegisterRequest {
                 instance: config.instance.clone(),

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 #[cfg(feature = "postgres")]
 use self::cores::prepare_postgres;
 use self::cores::{Core, Doors, bind_all, prepare_redis};
-use self::identity::{keys, opening, patterns, registered};
+use self::identity::{fixed_keys, keys, opening, registered};
 use super::etcd::Floors;
 use super::fence::Fence;
 use super::floors::BackendFloors;
@@ -132,7 +132,8 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     let mut prepared = prepare_redis(&config, threads.unwrap_or(1))?;
     #[cfg(feature = "postgres")]
     let mut ready = prepare_postgres(&config, threads.unwrap_or(1))?;
-    let patterns = patterns(&config, |_| true);
+    let patterns = config.lock_patterns(|_| true);
+    let fixed = fixed_keys(&config)?;
     let opening = opening(&config, options.init, &patterns);
     let (watermarks, thread, start) = Watermarks::open(&config.data_dir, opening)?;
     let patterns = registered(&start, patterns);
@@ -142,7 +143,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         source,
     })?;
 
-    let (ring, registry) = keys(&config, &options, (&start, &watermarks), &patterns)?;
+    let (ring, registry) = keys(&config, &options, (&start, &watermarks), &patterns, fixed)?;
     let holds = config
         .listeners
         .iter()
@@ -198,7 +199,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         )
     };
     let evictors = redis::evict(&prepared, &watermarks, (left, sessions), &mut tasks);
-    let observed = identity::patterns(&config, |mode| mode == Mode::Observe);
+    let observed = config.lock_patterns(|mode| mode == Mode::Observe);
     let fence = Fence::new(
         (config.instance.clone(), start.process.clone()),
         gates.clone(),

@@ -128,20 +128,17 @@ async fn ask(asking: &mut Asking, until: Option<Instant>) -> Result<AcquireRespo
             attempt,
             holder: core.holder.clone(),
         });
-        let (next, reason) = match timeout(left + CALL_MAX, call).await {
+        let (next, failed) = match timeout(left + CALL_MAX, call).await {
             Ok(Ok(response)) => return Ok(response.into_inner()),
             Ok(Err(status)) => {
                 if fault(&status) == Fault::Endpoint {
                     core.endpoints.failed(at);
                 }
-                (judge(&status, &core)?, describe(&status))
+                (judge(&status, &core)?, Some(status))
             }
             Err(_) => {
                 core.endpoints.failed(at);
-                (
-                    Next::SameAttempt,
-                    "no answer within the time to wait".to_owned(),
-                )
+                (Next::SameAttempt, None)
             }
         };
         match next {
@@ -162,7 +159,15 @@ async fn ask(asking: &mut Asking, until: Option<Instant>) -> Result<AcquireRespo
             Next::AskOn => {}
             Next::SameAttempt | Next::NewAttempt => {
                 if give_up.is_some_and(|give_up| now >= give_up) {
-                    return Err(core.endpoints.unavailable(reason));
+                    return Err(match failed {
+                        Some(status) if reason_of(&status) == Some(NOT_SEALED) => {
+                            ClientError::NotSealed {
+                                lock: asking.lock.clone(),
+                                reason: describe(&status),
+                            }
+                        }
+                        failed => core.endpoints.unavailable(failed.as_ref()),
+                    });
                 }
                 tokio::time::sleep(backoff.pause()).await;
             }
@@ -172,18 +177,21 @@ async fn ask(asking: &mut Asking, until: Option<Instant>) -> Result<AcquireRespo
 
 /// Metadata of a refusal: the stable word for its reason.
 const REASON_KEY: &str = "ringfence-reason";
+/// That word where a grant was taken back since it could not be sealed.
+const NOT_SEALED: &str = "not-sealed";
+
+fn reason_of(status: &Status) -> Option<&str> {
+    let word = status.metadata().get(REASON_KEY)?;
+    word.to_str().ok()
+}
 
 /// Reads a refusal.
 fn judge(status: &Status, core: &Core) -> Result<Next, ClientError> {
     use std::error::Error as _;
-    let reason = status
-        .metadata()
-        .get(REASON_KEY)
-        .and_then(|word| word.to_str().ok());
-    match (status.code(), reason) {
+    match (status.code(), reason_of(status)) {
         _ if status.source().is_some() => Ok(Next::SameAttempt),
         // Granted, and taken back since it could not be sealed.
-        (Code::Unavailable, Some("not-sealed")) => Ok(Next::NewAttempt),
+        (Code::Unavailable, Some(NOT_SEALED)) => Ok(Next::NewAttempt),
         // A store or service that cannot serve now: what stands in the queue, if anything, keeps
         // its place for the same attempt.
         (Code::Unavailable, _) => Ok(Next::SameAttempt),

@@ -14,7 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 use crate::proto::lock_service_client::LockServiceClient;
 
 use super::backoff::Backoff;
-use super::error::{ClientError, Fault, describe, fault};
+use super::error::{ClientError, Fault, describe, fault, is_made_here};
 
 /// Time to set up a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -92,11 +92,18 @@ impl Endpoints {
             .compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// All of them failed.
-    pub(super) fn unavailable(&self, reason: String) -> ClientError {
-        ClientError::Unavailable {
-            endpoints: self.names.join(", "),
-            reason,
+    /// All of them failed; why the last one did. `None`: it did not answer in time.
+    pub(super) fn unavailable(&self, status: Option<&Status>) -> ClientError {
+        let endpoints = self.names.join(", ");
+        let Some(status) = status else {
+            let reason = "no answer in time".to_owned();
+            return ClientError::Unavailable { endpoints, reason };
+        };
+        let reason = describe(status);
+        if is_made_here(status) {
+            ClientError::Unavailable { endpoints, reason }
+        } else {
+            ClientError::CannotServe { endpoints, reason }
         }
     }
 
@@ -115,19 +122,19 @@ impl Endpoints {
         let mut tried = 0;
         loop {
             let (at, stub) = self.current();
-            let reason = match tokio::time::timeout(CALL_MAX, call(stub)).await {
+            let failed = match tokio::time::timeout(CALL_MAX, call(stub)).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) if fault(&status) == Fault::Answer => {
                     return Err(ClientError::refused(&status));
                 }
-                Ok(Err(status)) => describe(&status),
-                Err(_) => format!("no answer within {} s", CALL_MAX.as_secs()),
+                Ok(Err(status)) => Some(status),
+                Err(_) => None,
             };
             self.failed(at);
             tried += 1;
             let pause = backoff.pause();
             if tried >= self.len() && tokio::time::Instant::now() + pause >= until {
-                return Err(self.unavailable(reason));
+                return Err(self.unavailable(failed.as_ref()));
             }
             if tried % self.len() == 0 {
                 tokio::time::sleep(pause).await;

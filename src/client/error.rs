@@ -13,12 +13,29 @@ pub enum ClientError {
         /// Why it is refused.
         reason: String,
     },
-    /// No endpoint answered, or each said that it cannot serve now. Safe to try again.
+    /// No endpoint answered. Safe to try again.
     #[error("no lock service answers at {endpoints}: {reason}")]
     Unavailable {
         /// The addresses that were tried.
         endpoints: String,
         /// What the last of them said.
+        reason: String,
+    },
+    /// An endpoint answered that it cannot serve now. Safe to try again.
+    #[error("the lock service at {endpoints} cannot serve now: {reason}")]
+    CannotServe {
+        /// The addresses that were tried.
+        endpoints: String,
+        /// What the last of them said.
+        reason: String,
+    },
+    /// The lock was granted within the time to wait, but could not be sealed through its proxies,
+    /// and was taken back.
+    #[error("lock {lock} was not acquired within the time to wait: {reason}")]
+    NotSealed {
+        /// The lock.
+        lock: LockName,
+        /// What the service said.
         reason: String,
     },
     /// The lock was not granted within the time to wait. Nothing is left behind in its queue.
@@ -63,12 +80,16 @@ pub(super) enum Fault {
 /// A status that the transport made up carries the error that caused it; one that came over the
 /// wire carries none.
 pub(super) fn fault(status: &tonic::Status) -> Fault {
-    let made_here = std::error::Error::source(status).is_some();
-    if made_here || status.code() == tonic::Code::Unavailable {
+    if is_made_here(status) || status.code() == tonic::Code::Unavailable {
         Fault::Endpoint
     } else {
         Fault::Answer
     }
+}
+
+/// Whether the transport made it up, and nobody answered.
+pub(super) fn is_made_here(status: &tonic::Status) -> bool {
+    std::error::Error::source(status).is_some()
 }
 
 /// The status in one line, with the causes that only its sources name.

@@ -207,7 +207,7 @@ impl Core {
         let mut backoff = Backoff::new();
         while self.lease.borrow().state(boottime()) != SessionState::Lost {
             match self.release(lock, token, Duration::ZERO).await {
-                Err(ClientError::Unavailable { .. }) => {}
+                Err(ClientError::Unavailable { .. } | ClientError::CannotServe { .. }) => {}
                 Ok(_) | Err(_) => return,
             }
             tokio::time::sleep(backoff.pause()).await;

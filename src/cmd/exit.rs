@@ -58,8 +58,8 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
         let code = match &error {
             ClientError::InvalidEndpoint { .. } => USAGE,
-            ClientError::Unavailable { .. } => UNREACHABLE,
-            ClientError::NotAcquired { .. } => NOT_ACQUIRED,
+            ClientError::Unavailable { .. } | ClientError::CannotServe { .. } => UNREACHABLE,
+            ClientError::NotAcquired { .. } | ClientError::NotSealed { .. } => NOT_ACQUIRED,
             ClientError::SessionLost { .. } => LOST,
             ClientError::Refused { .. } | ClientError::BadReply { .. } => FAILED,
         };

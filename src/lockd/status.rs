@@ -7,7 +7,7 @@
 use tonic::{Code, Status};
 
 use crate::lock_name::LockName;
-use crate::store::{SessionId, StoreError};
+use crate::store::{NO_SPACE, SessionId, StoreError};
 use crate::token::Token;
 
 /// Metadata key of the stable word for a refusal.
@@ -167,6 +167,9 @@ impl Error {
             Error::Busy(_) => (Code::Unavailable, "busy"),
             Error::ShuttingDown => (Code::Unavailable, "shutting-down"),
             Error::NotSynced => (Code::Unavailable, "not-synced"),
+            Error::Store(StoreError::Unavailable(why)) if why == NO_SPACE => {
+                (Code::Unavailable, "store-full")
+            }
             Error::Store(StoreError::Unavailable(_)) => (Code::Unavailable, "store-unavailable"),
             Error::Store(StoreError::Corrupt(_)) => (Code::DataLoss, "store-corrupt"),
             Error::Store(StoreError::Refused(_)) => (Code::Internal, "store-refused"),
@@ -180,6 +183,9 @@ impl Error {
 
     fn text_for_client(&self) -> String {
         match self {
+            Error::Store(StoreError::Unavailable(why)) if why == NO_SPACE => {
+                format!("{NO_SPACE}, and takes no writes: this was not done, repeating it is safe")
+            }
             Error::Store(StoreError::Unavailable(_)) => {
                 "the store is unavailable: whether this was done is unknown, repeating it is safe"
                     .to_owned()
@@ -227,6 +233,15 @@ mod tests {
             status.metadata().get(REASON_KEY).unwrap(),
             "store-unavailable"
         );
+    }
+
+    #[test]
+    fn a_store_without_space_is_said_to_be_so() {
+        let error = Error::from(StoreError::Unavailable(NO_SPACE.to_owned()));
+        let status = Status::from(error);
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.message().contains("NOSPACE"), "{status:?}");
+        assert_eq!(status.metadata().get(REASON_KEY).unwrap(), "store-full");
     }
 
     #[test]

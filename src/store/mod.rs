@@ -191,6 +191,10 @@ pub enum StoreError {
     Refused(String),
 }
 
+/// What [`StoreError::Unavailable`] says where the store has used up its space: then nothing was
+/// done.
+pub const NO_SPACE: &str = "the store has used up its space (etcd's NOSPACE alarm)";
+
 /// A lock store. Every method may be repeated after an error.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {

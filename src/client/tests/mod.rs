@@ -217,6 +217,24 @@ async fn the_last_handle_closes_the_session() {
 }
 
 #[tokio::test]
+async fn a_grant_that_is_never_sealed_is_not_acquired_and_the_service_was_there() {
+    let fake = Fake::default();
+    let endpoint = fake.serve().await;
+    let client = Client::new([endpoint.url()]).unwrap();
+    let session = client
+        .open_session(SessionOptions::default())
+        .await
+        .unwrap();
+    fake.faults.lock().unwrap().fail_seals = u32::MAX;
+    let lock = "orders".parse().unwrap();
+    let refused = session.acquire(&lock, Wait::Try).await;
+    let Err(ClientError::NotSealed { reason, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(reason.contains("not sealed"), "{reason}");
+}
+
+#[tokio::test]
 async fn nobody_there_is_said_within_the_patience() {
     let fake = Fake::default();
     let endpoint = fake.serve().await;

@@ -18,7 +18,7 @@ use tonic::{Code, Request, Response, Status};
 use super::history::History;
 use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
-use crate::store::StoreError;
+use crate::store::{NO_SPACE, StoreError};
 
 /// Longest time until a call is given up. A proposal that was under way to a leader that died gets
 /// no answer at all, so this is how long such a death can hold up a caller.
@@ -235,6 +235,27 @@ pub fn store_error(status: &Status) -> StoreError {
         | Code::NotFound
         | Code::Unimplemented => StoreError::Refused(text),
         Code::DataLoss => StoreError::Corrupt(text),
+        // etcd `api/v3rpc/rpctypes/error.go`, ErrGRPCNoSpace: refused before it is applied.
+        Code::ResourceExhausted if status.message().contains("database space exceeded") => {
+            StoreError::Unavailable(NO_SPACE.to_owned())
+        }
         _ => StoreError::Unavailable(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::store_error;
+    use crate::store::{NO_SPACE, StoreError};
+    use tonic::Status;
+
+    #[test]
+    fn etcds_space_that_is_used_up_is_told_from_other_limits() {
+        let full = store_error(&Status::resource_exhausted(
+            "etcdserver: mvcc: database space exceeded",
+        ));
+        assert!(matches!(full, StoreError::Unavailable(why) if why == NO_SPACE));
+        let busy = store_error(&Status::resource_exhausted("etcdserver: too many requests"));
+        assert!(matches!(busy, StoreError::Unavailable(why) if why != NO_SPACE));
     }
 }

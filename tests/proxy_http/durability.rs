@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ringfence::proxy::StartError;
-use ringfence::proxy::watermarks::{FILE_NAME, OpenError};
+use ringfence::proxy::watermarks::{FILE_NAME, OpenError, Opening, Watermarks};
 
 use crate::support::{OK, Setup, World, get, put, until};
 
@@ -172,6 +172,40 @@ async fn a_damaged_store_is_refused_and_not_replaced() {
     }
     std::fs::write(&file, &whole).unwrap();
     world.start(&Setup::default(), false).unwrap();
+}
+
+#[test]
+fn a_store_with_a_changed_byte_is_refused_in_words_or_of_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let opening = |init| Opening {
+        init,
+        alone: true,
+        registered: false,
+        fingerprint: 1,
+        patterns: vec!["accounts/*".to_owned()],
+    };
+    let (watermarks, thread, _) = Watermarks::open(dir.path(), opening(true)).unwrap();
+    drop(watermarks);
+    thread.close(true);
+    let file = dir.path().join(FILE_NAME);
+    let whole = std::fs::read(&file).unwrap();
+    let used = whole.iter().enumerate().filter(|(_, byte)| **byte != 0);
+    let used: Vec<usize> = used.map(|(at, _)| at).collect();
+    let mut refused = 0;
+    for at in used.iter().step_by(used.len().div_ceil(200)) {
+        let mut changed = whole.clone();
+        changed[*at] ^= 0x24;
+        std::fs::write(&file, &changed).unwrap();
+        match Watermarks::open(dir.path(), opening(false)) {
+            Ok((watermarks, thread, _)) => {
+                let _ = (watermarks.sessions(), watermarks.prepared());
+                thread.close(true);
+            }
+            Err(OpenError::Unusable { .. }) => refused += 1,
+            Err(other) => panic!("byte {at}: {other}"),
+        }
+    }
+    assert!(refused > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,6 +18,7 @@ mod record;
 mod sessions;
 
 use std::io::Read as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -186,31 +187,21 @@ impl Watermarks {
             }
             (true, false) => {}
         }
-        let (database, last) = database::open(data_dir)?;
-        let mut patterns = opening.patterns;
-        if !last.clean {
-            let dropped = last.patterns.iter().filter(|it| !patterns.contains(it));
-            patterns.extend(dropped.cloned().collect::<Vec<_>>());
-        }
-        let identity = Identity {
-            run: last.run + 1,
-            clean: false,
-            fingerprint: opening.fingerprint,
-            patterns,
-            ..last.clone()
-        };
-        let unusable = |error: redb::Error| OpenError::Unusable {
+        let unusable = |reason| OpenError::Unusable {
             path: path.clone(),
-            reason: error.to_string(),
+            reason,
         };
-        database::write_identity(&database, &identity).map_err(unusable)?;
-        let has_floors = database::has_floors(&database).map_err(unusable)?;
+        let begun = unpanicked(|| begin_run(data_dir, opening));
+        let (database, last, identity, has_floors) = match begun {
+            Ok(begun) => begun?,
+            Err(Damaged) => return Err(unusable("it is damaged".to_owned())),
+        };
         let start = Start {
             store_id: identity.store_id.clone(),
             run: identity.run,
             process: random_id().map_err(failed)?,
             has_floors,
-            suspect: !last.clean && last.fingerprint != opening.fingerprint,
+            suspect: !last.clean && last.fingerprint != identity.fingerprint,
             unconfirmed: identity.unconfirmed,
             patterns: identity.patterns.clone(),
         };
@@ -249,7 +240,10 @@ impl Watermarks {
     ) -> Result<T, LoadError> {
         let guard = self.shared.read_database();
         match guard.as_ref() {
-            Some(database) => read(database),
+            Some(database) => unpanicked(|| read(database)).unwrap_or_else(|Damaged| {
+                tracing::error!("the watermark store is damaged");
+                Err(LoadError::Unavailable)
+            }),
             None => {
                 drop(guard);
                 // A full queue has its own reasons to reopen.
@@ -312,6 +306,42 @@ impl Drop for WatermarksThread {
             self.end(false);
         }
     }
+}
+
+/// Opens the file and begins a run in it: the run before, this one, and whether it holds floors.
+fn begin_run(
+    data_dir: &Path,
+    opening: Opening,
+) -> Result<(Database, Identity, Identity, bool), OpenError> {
+    let (database, last) = database::open(data_dir)?;
+    let mut patterns = opening.patterns;
+    if !last.clean {
+        let dropped = last.patterns.iter().filter(|it| !patterns.contains(it));
+        patterns.extend(dropped.cloned().collect::<Vec<_>>());
+    }
+    let identity = Identity {
+        run: last.run + 1,
+        clean: false,
+        fingerprint: opening.fingerprint,
+        patterns,
+        ..last.clone()
+    };
+    let unusable = |error: redb::Error| OpenError::Unusable {
+        path: data_dir.join(FILE_NAME),
+        reason: error.to_string(),
+    };
+    database::write_identity(&database, &identity).map_err(unusable)?;
+    let has_floors = database::has_floors(&database).map_err(unusable)?;
+    Ok((database, last, identity, has_floors))
+}
+
+/// The file is not what redb wrote.
+struct Damaged;
+
+/// redb checks what it reads, and panics where it finds a page that it cannot have written.
+fn unpanicked<T>(work: impl FnOnce() -> T) -> Result<T, Damaged> {
+    // Nothing of ours is half changed: the file is refused, or the read was all there was to do.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| Damaged)
 }
 
 fn new_identity(opening: &Opening) -> std::io::Result<Identity> {

@@ -1,5 +1,5 @@
-//! What goes with a relation that is dropped with CASCADE, and rows within rows: what depends on what
-//! is looked up.
+//! What goes with a relation that is dropped with CASCADE, and rows within rows: what depends on
+//! what is looked up.
 
 use crate::migrations::guarding_orders;
 

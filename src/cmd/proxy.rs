@@ -28,7 +28,7 @@ pub async fn run(args: ProxyArgs) -> Result<u8, Failure> {
         read_key_file(file).map_err(|errors| Failure::new(exit::USAGE, errors.to_string()))?;
     }
     for warning in config.warnings() {
-        eprintln!("ringfence: warning: {warning}");
+        super::complain(format_args!("warning: {warning}"));
     }
     if args.check {
         print_line(&format!("{}: valid", args.config.display()))?;

@@ -189,7 +189,6 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
         Node::CreateEnumStmt(_) => object("CREATE ENUM", None, sweep),
         // A label that is there is one of rows; a new one is not.
         Node::AlterEnumStmt(it) if it.old_val().is_none() => object("ALTER ENUM", None, sweep),
-        Node::CreateStatsStmt(it) => statistics(it, sweep)?,
         Node::CreateRangeStmt(_) => object("CREATE TYPE", None, sweep),
         // Aggregates, operators, types, collations, text search.
         Node::DefineStmt(_) => {
@@ -216,21 +215,6 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
         Node::AlterDomainStmt(_) => everything("ALTER DOMAIN", ANY, sweep),
         _ => everything("DDL", ANY, sweep),
     })
-}
-
-fn statistics(it: &nodes::CreateStatsStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
-    for name in it.relations().iter() {
-        sweep.target(name, Effect::Define)?;
-    }
-    let mut parts = it.exprs().iter();
-    let is_column = |part| match part {
-        Node::StatsElem(part) => matches!(part.expr(), Node::None),
-        _ => false,
-    };
-    if !parts.all(is_column) {
-        sweep.everything("ANALYZE will compute its expressions");
-    }
-    Ok(found("CREATE STATISTICS"))
 }
 
 fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {

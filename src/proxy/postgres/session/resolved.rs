@@ -372,13 +372,12 @@ pub(super) fn shifts(statement: &Statement) -> bool {
         "COMMENT",
     ];
     // Parts that leave what the names of others reach as it is.
-    const KEEPING: [&str; 6] = [
+    const KEEPING: [&str; 5] = [
         "ALTER TABLE",
         "ALTER",
         "ALTER SEQUENCE",
         "CREATE ENUM",
         "ALTER ENUM",
-        "CREATE STATISTICS",
     ];
     let keeps = KEEPING.contains(&statement.operation);
     if keeps && !redefines(statement) {

@@ -151,7 +151,9 @@ fn definitions_name_what_they_reach_or_reach_everything() {
         ("ALTER TYPE t DROP ATTRIBUTE a CASCADE", "w t *"),
         ("ALTER TYPE t ADD VALUE 'a' BEFORE 'b'", "w in:?"),
         ("ALTER TYPE t RENAME VALUE 'a' TO 'b'", "w *"),
-        ("CREATE STATISTICS s ON a, b FROM t", "w t"),
+        // What it names is of several kinds, which the library does not tell.
+        ("CREATE STATISTICS s ON a, b FROM t", "w *"),
+        ("CREATE STATISTICS s ON a FROM t JOIN u USING (a)", "w *"),
         ("DROP TRIGGER x ON s.t", "w s.t"),
         ("DROP FUNCTION s.f(int)", "w in:?"),
         ("DROP SCHEMA s CASCADE", "w *"),

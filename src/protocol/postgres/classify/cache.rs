@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::fast::RandomState;
+
 use super::shape::{self, Shape};
 use super::{Class, Classified, Lexing, Statement, Unreadable, classify_text};
 
@@ -30,13 +32,13 @@ const SHARDS: usize = 16;
 /// Classifies, and remembers. Shared by the sessions of a listener.
 #[derive(Debug, Default)]
 pub struct Classifier {
-    hasher: std::hash::RandomState,
+    hasher: RandomState,
     shards: [Mutex<Shard>; SHARDS],
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    known: HashMap<Arc<str>, Known>,
+    known: HashMap<Arc<str>, Known, RandomState>,
     /// In the order in which they go.
     queue: VecDeque<Arc<str>>,
     bytes: usize,

@@ -28,6 +28,42 @@ pub(super) enum Shape {
     Unclear,
 }
 
+/// What a byte begins, where nothing goes on from before it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begins {
+    /// Nothing that is looked at.
+    Nothing,
+    /// A name.
+    Word,
+    Number,
+    Quoted,
+    /// A quote of dollars, or a parameter.
+    Dollar,
+    /// A comment, or an operator.
+    Comment,
+    /// It may mean something else elsewhere, or stands for a value in shapes.
+    Unclear,
+}
+
+/// By byte: texts are long, and most of their bytes tell nothing.
+const BEGINS: [Begins; 256] = {
+    let mut table = [Begins::Nothing; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            b'\'' | b'"' => Begins::Quoted,
+            b'0'..=b'9' => Begins::Number,
+            b'$' => Begins::Dollar,
+            b'-' | b'/' => Begins::Comment,
+            b'\\' | 0..=2 => Begins::Unclear,
+            byte if is_word(byte) => Begins::Word,
+            _ => Begins::Nothing,
+        };
+        byte += 1;
+    }
+    table
+};
+
 /// The shape of a text whose lexing is certain.
 pub(super) fn of(text: &str) -> Shape {
     let bytes = text.as_bytes();
@@ -36,31 +72,30 @@ pub(super) fn of(text: &str) -> Shape {
     let mut kept = 0;
     let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
-        let (end, value) = match byte {
-            b'\'' if joins_word(bytes, at) || bytes[..at].ends_with(b"&") => return Shape::Unclear,
-            b'\'' => match end_of_quoted(bytes, at) {
-                Some(end) => (end, Some(STRING)),
+        let (end, value) = match BEGINS[usize::from(byte)] {
+            Begins::Nothing => (at + 1, None),
+            Begins::Word => (end_of_word(bytes, at), None),
+            // What follows or goes before may tell the characters of both kinds of quotes (UESCAPE).
+            Begins::Quoted if bytes[..at].ends_with(b"&") => return Shape::Unclear,
+            Begins::Quoted if byte == b'\'' && joins_word(bytes, at) => return Shape::Unclear,
+            Begins::Quoted => match end_of_quoted(bytes, at) {
+                Some(end) => (end, (byte == b'\'').then_some(STRING)),
                 None => return Shape::Unclear,
             },
-            // Its characters may be told by what follows (UESCAPE).
-            b'"' if bytes[..at].ends_with(b"&") => return Shape::Unclear,
-            b'"' => match end_of_quoted(bytes, at) {
-                Some(end) => (end, None),
-                None => return Shape::Unclear,
-            },
-            b'0'..=b'9' => {
+            Begins::Number => {
                 let end = end_of_word(bytes, at);
                 let alone = !joins_word(bytes, at) && !bytes[..at].ends_with(b".");
                 let plain = bytes[at..end].iter().all(u8::is_ascii_digit);
                 let plain = plain && end - at <= DIGITS_MAX && bytes.get(end) != Some(&b'.');
                 (end, (alone && plain).then_some(INTEGER))
             }
-            // A parameter; anything else begins a quote of its own.
-            b'$' if !bytes.get(at + 1).is_some_and(u8::is_ascii_digit) => return Shape::Unclear,
-            b'-' | b'/' if begins_comment(&bytes[at..]) => return Shape::Unclear,
-            b'\\' | 0..=2 => return Shape::Unclear,
-            _ if is_word(byte) => (end_of_word(bytes, at), None),
-            _ => (at + 1, None),
+            Begins::Dollar => match bytes.get(at + 1).is_some_and(u8::is_ascii_digit) {
+                true => (end_of_word(bytes, at), None),
+                false => return Shape::Unclear,
+            },
+            Begins::Comment if begins_comment(&bytes[at..]) => return Shape::Unclear,
+            Begins::Comment => (at + 1, None),
+            Begins::Unclear => return Shape::Unclear,
         };
         if let Some(value) = value {
             if kept == 0 {
@@ -83,16 +118,28 @@ pub(super) fn of(text: &str) -> Shape {
 }
 
 /// Whether a byte may stand within a name, a number or a parameter.
-fn is_word(byte: u8) -> bool {
+const fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$') || !byte.is_ascii()
 }
+
+/// By byte, as [`BEGINS`].
+const WORD: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = is_word(byte as u8);
+        byte += 1;
+    }
+    table
+};
 
 fn joins_word(bytes: &[u8], at: usize) -> bool {
     bytes[..at].last().is_some_and(|before| is_word(*before))
 }
 
 fn end_of_word(bytes: &[u8], at: usize) -> usize {
-    let length = bytes[at..].iter().position(|byte| !is_word(*byte));
+    let mut words = bytes[at..].iter();
+    let length = words.position(|byte| !WORD[usize::from(*byte)]);
     length.map_or(bytes.len(), |length| at + length)
 }
 
@@ -105,8 +152,7 @@ fn end_of_quoted(bytes: &[u8], at: usize) -> Option<usize> {
     let quote = bytes[at];
     let mut from = at + 1;
     loop {
-        let length = bytes[from..].iter().position(|byte| *byte == quote)?;
-        from += length + 1;
+        from += memchr::memchr(quote, &bytes[from..])? + 1;
         if bytes.get(from) != Some(&quote) {
             return Some(from);
         }

@@ -11,6 +11,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use dashmap::DashMap;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -45,7 +46,9 @@ pub struct CancelKey {
     process: i32,
     ours: Box<[u8]>,
     /// The requests that come with it.
-    pub requests: mpsc::Receiver<Cancelled>,
+    requests: mpsc::Receiver<Cancelled>,
+    /// The task will be woken for the next one.
+    awaited: bool,
 }
 
 /// A client has asked to cancel its session's statement.
@@ -87,6 +90,7 @@ impl CancelKeys {
             process,
             ours,
             requests,
+            awaited: false,
         })
     }
 
@@ -107,6 +111,20 @@ impl CancelKey {
     /// Nobody listens for requests: nothing of the session ever waits.
     pub fn listen_no_more(&mut self) {
         self.requests.close();
+    }
+
+    /// The next request, if one has come; otherwise this task is woken for it. Asked by one task
+    /// only, and first in its turn: where tokio's budget is used up, nothing would wake it.
+    pub fn poll_request(&mut self, cx: &mut Context<'_>) -> Option<Cancelled> {
+        if self.awaited && self.requests.is_empty() {
+            return None;
+        }
+        let polled = self.requests.poll_recv(cx);
+        self.awaited = polled.is_pending();
+        match polled {
+            Poll::Ready(request) => request,
+            Poll::Pending => None,
+        }
     }
 
     /// BackendKeyData for the client.

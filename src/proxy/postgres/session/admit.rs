@@ -204,7 +204,7 @@ impl Session {
         let Some(key) = &mut self.key else {
             return;
         };
-        while let Poll::Ready(Some(request)) = key.requests.poll_recv(cx) {
+        while let Some(request) = key.poll_request(cx) {
             self.admission.cancel(request.carried);
             let _ = request.noted.send(());
         }

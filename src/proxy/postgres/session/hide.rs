@@ -126,9 +126,11 @@ fn hidden_text(text: &[u8], hidden: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, 
 }
 
 fn contains(text: &[u8], word: &[u8]) -> bool {
-    let first = word[0].to_ascii_lowercase();
-    let mut windows = text.windows(word.len());
-    windows.any(|it| it[0].to_ascii_lowercase() == first && it.eq_ignore_ascii_case(word))
+    let (lower, upper) = (word[0].to_ascii_lowercase(), word[0].to_ascii_uppercase());
+    let is_here = |at: usize| text[at..].get(..word.len());
+    memchr::memchr2_iter(lower, upper, text)
+        .filter_map(is_here)
+        .any(|it| it.eq_ignore_ascii_case(word))
 }
 
 /// Looks for tickets in a text that is too long to be held, part by part.

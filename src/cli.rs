@@ -217,7 +217,8 @@ pub struct LockArgs {
     /// Longest wait for the lock; 0 tries once. Forever if not given.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub wait: Option<Duration>,
-    /// Time to live of the lease, 500ms to 24h: how long others wait when this machine dies.
+    /// Time to live of the lease: how long others wait when this machine dies. 500ms to 24h; the
+    /// service may ask for more or less (`session_ttl_min`, 1s, and `session_ttl_max`, 1h).
     #[arg(long, value_name = "TIME", value_parser = parse_ttl, default_value = "15s")]
     pub ttl: Duration,
     /// Time between SIGTERM and SIGKILL.
@@ -271,8 +272,8 @@ pub struct SealArgs {
         hide_env_values = true
     )]
     pub ticket: String,
-    /// Longest wait for older writes to end.
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
+    /// Longest wait for older writes to end, at most 60s; 0 asks once.
+    #[arg(long, value_name = "TIME", value_parser = parse_seal_wait, default_value = "10s")]
     pub wait: Duration,
     #[command(flatten)]
     #[expect(missing_docs, reason = "the help of the flattened type is shown")]
@@ -486,5 +487,15 @@ mod tests {
         assert_eq!(args.command, ["ls", "--wait", "-l"]);
         assert!(Cli::try_parse_from(["ringfence", "lock", "a//b"]).is_err());
         assert!(Cli::try_parse_from(["ringfence", "lock", "a", "ls"]).is_err());
+    }
+}
+
+/// Longer than that no proxy waits.
+const SEAL_WAIT_MAX: Duration = Duration::from_secs(60);
+
+fn parse_seal_wait(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        wait if wait > SEAL_WAIT_MAX => Err("a proxy waits at most 60s".into()),
+        wait => Ok(wait),
     }
 }

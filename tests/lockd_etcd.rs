@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockd_support::fence::FakeProxy;
 use lockd_support::{Client, LONG, eventually, reason, serve_with_keys, soon};
 use ringfence::lockd::{Settings, SigningKeys};
-use ringfence::proto::OpenSessionRequest;
+use ringfence::proto::{ListLocksRequest, OpenSessionRequest};
 use ringfence::store::Store;
 use ringfence::store::etcd::{EtcdConfig, EtcdStore};
 use support::etcd::{Etcd, Version};
@@ -160,6 +160,38 @@ async fn where_etcd_loses_its_data_under_a_lockd_no_token_falls() {
     }
     let again = client.acquire(&session, "orders", TRY, 4).await;
     assert_eq!(reason(&again.unwrap_err()), "store-corrupt");
+    eventually("it says that it does not serve", || async {
+        lockd.health().check().is_err() && !client.serves().await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lockd_without_its_store_says_that_it_does_not_serve() {
+    let mut etcd = Etcd::start(Version::V3_5, 1);
+    let keys = Arc::new(SigningKeys::in_memory());
+    let lockd = serve_with_keys(open(&etcd).await, Settings::default(), keys).await;
+    let client = Client::connect(&lockd).await;
+    let session = client.open().await;
+    client.acquire(&session, "orders", TRY, 1).await.unwrap();
+    let list = || {
+        let mut locks = client.locks.clone();
+        async move { locks.list_locks(ListLocksRequest::default()).await }
+    };
+    eventually("it serves", || async { client.serves().await }).await;
+    eventually("it lists the lock", || async {
+        list().await.unwrap().into_inner().locks.len() == 1
+    })
+    .await;
+
+    tokio::task::block_in_place(|| etcd.kill(0));
+    eventually("it does not", || async { !client.serves().await }).await;
+    assert!(lockd.health().check().is_err());
+    assert_eq!(reason(&list().await.unwrap_err()), "store-unavailable");
+
+    tokio::task::block_in_place(|| etcd.restart(0));
+    eventually("it serves again", || async { client.serves().await }).await;
+    assert_eq!(list().await.unwrap().into_inner().locks.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,13 +14,13 @@ use crate::lock_name::LockName;
 use crate::proto::{AcquireRequest, AcquireResponse, GetLockRequest};
 use crate::token::Token;
 
+use super::ClientError;
 use super::backoff::Backoff;
 use super::endpoints::CALL_MAX;
 use super::error::{Fault, describe, fault};
 use super::guard::Guard;
 use super::lease::Lease;
 use super::session::{Core, Session, Wait};
-use super::{ClientError, PATIENCE};
 
 /// The longest wait that is asked for in one call. A longer one is asked for again, which keeps
 /// the place in the queue only as long as the service is asked; a day is long enough for that.
@@ -109,7 +109,7 @@ enum Next {
 
 async fn ask(asking: &mut Asking, until: Option<Instant>) -> Result<AcquireResponse, ClientError> {
     let core = asking.core.clone();
-    let give_up = until.map(|until| until.max(Instant::now() + PATIENCE));
+    let give_up = until.map(|until| until.max(Instant::now() + core.patience));
     let mut backoff = Backoff::new();
     let mut attempt = core.next_attempt();
     let mut repeated = false;
@@ -158,15 +158,19 @@ async fn ask(asking: &mut Asking, until: Option<Instant>) -> Result<AcquireRespo
             }
             Next::AskOn => {}
             Next::SameAttempt | Next::NewAttempt => {
-                if give_up.is_some_and(|give_up| now >= give_up) {
-                    return Err(match failed {
-                        Some(status) if reason_of(&status) == Some(NOT_SEALED) => {
-                            ClientError::NotSealed {
-                                lock: asking.lock.clone(),
-                                reason: describe(&status),
-                            }
-                        }
-                        failed => core.endpoints.unavailable(failed.as_ref()),
+                let unsealed = failed
+                    .as_ref()
+                    .filter(|it| reason_of(it) == Some(NOT_SEALED));
+                // Each grant that is not sealed costs a token: it is tried as long as was asked for.
+                // Patience is for a service that does not answer.
+                let end = unsealed.map_or(give_up, |_| until);
+                if end.is_some_and(|end| now >= end) {
+                    return Err(match unsealed {
+                        Some(status) => ClientError::NotSealed {
+                            lock: asking.lock.clone(),
+                            reason: describe(status),
+                        },
+                        None => core.endpoints.unavailable(failed.as_ref()),
                     });
                 }
                 tokio::time::sleep(backoff.pause()).await;
@@ -194,7 +198,7 @@ fn judge(status: &Status, core: &Core) -> Result<Next, ClientError> {
         (Code::Unavailable, Some(NOT_SEALED)) => Ok(Next::NewAttempt),
         // A store or service that cannot serve now: what stands in the queue, if anything, keeps
         // its place for the same attempt.
-        (Code::Unavailable, _) => Ok(Next::SameAttempt),
+        (Code::Unavailable | Code::DataLoss, _) => Ok(Next::SameAttempt),
         (Code::DeadlineExceeded, _) => Ok(Next::AskOn),
         // The attempt was taken back after a lost reply, or an operator broke the lock.
         (Code::FailedPrecondition, Some("attempt-over" | "place-gone")) => Ok(Next::NewAttempt),

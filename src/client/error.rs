@@ -80,10 +80,11 @@ pub(super) enum Fault {
 /// A status that the transport made up carries the error that caused it; one that came over the
 /// wire carries none.
 pub(super) fn fault(status: &tonic::Status) -> Fault {
-    if is_made_here(status) || status.code() == tonic::Code::Unavailable {
-        Fault::Endpoint
-    } else {
-        Fault::Answer
+    match status.code() {
+        _ if is_made_here(status) => Fault::Endpoint,
+        // Its store does not answer, or is damaged: another one may serve.
+        tonic::Code::Unavailable | tonic::Code::DataLoss => Fault::Endpoint,
+        _ => Fault::Answer,
     }
 }
 

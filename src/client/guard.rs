@@ -10,11 +10,11 @@ use crate::lock_name::LockName;
 use crate::proto::ReleaseRequest;
 use crate::token::Token;
 
+use super::ClientError;
 use super::backoff::Backoff;
 use super::lease::SessionState;
 use super::observe::HolderWatch;
 use super::session::{Core, Session};
-use super::{ClientError, PATIENCE};
 
 /// Why a lock is no longer held, or cannot be shown to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,9 +142,8 @@ impl Guard {
     ///
     /// After an error the release goes on in the background until the session's deadline.
     pub async fn release(mut self) -> Result<bool, ClientError> {
-        self.session
-            .core()
-            .release(&self.lock, self.token, PATIENCE)
+        let core = self.session.core();
+        core.release(&self.lock, self.token, core.patience)
             .await
             .inspect(|_| {
                 self.place = None;

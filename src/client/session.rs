@@ -33,7 +33,7 @@ pub struct SessionOptions {
     pub ttl: Duration,
     /// Free text for operators: host, process, job.
     pub holder: String,
-    /// How long to go on trying when no endpoint answers.
+    /// How long each call of the session, and its opening, goes on trying when no endpoint answers.
     pub patience: Duration,
 }
 
@@ -75,6 +75,7 @@ pub(super) struct Core {
     pub(super) endpoints: Arc<Endpoints>,
     pub(super) id: String,
     pub(super) holder: String,
+    pub(super) patience: Duration,
     pub(super) lease: watch::Sender<Lease>,
     attempts: AtomicU64,
     places: Mutex<HashMap<LockName, Place>>,
@@ -111,6 +112,7 @@ impl Session {
             endpoints,
             id: reply.session,
             holder: options.holder,
+            patience: options.patience,
             lease: watch::Sender::new(lease),
             attempts: AtomicU64::new(0),
             places: Mutex::new(HashMap::new()),
@@ -167,7 +169,8 @@ impl Session {
     pub async fn close(self) -> Result<(), ClientError> {
         self.inner.renewal.abort();
         self.inner.core.lease.send_modify(Lease::end);
-        self.inner.core.close(PATIENCE).await
+        let core = &self.inner.core;
+        core.close(core.patience).await
     }
 
     pub(super) fn core(&self) -> &Arc<Core> {

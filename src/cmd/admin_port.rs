@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
@@ -24,39 +23,6 @@ pub(super) async fn bind(part: &str, address: SocketAddr) -> Result<TcpListener,
 /// Makes the recorder that every part counts into. Once per process.
 pub(super) fn install_metrics() -> Result<PrometheusHandle, Failure> {
     admin::metrics::install().map_err(|error| Failure::because("metrics", error))
-}
-
-/// Whether a shell is ready, as it says itself.
-#[derive(Debug)]
-pub(super) struct Ready {
-    ready: AtomicBool,
-    missing: &'static str,
-}
-
-impl Ready {
-    /// Not ready yet, for this reason.
-    pub(super) fn not_yet(missing: &'static str) -> Arc<Ready> {
-        Arc::new(Ready {
-            ready: AtomicBool::new(false),
-            missing,
-        })
-    }
-
-    /// Ready from now on.
-    pub(super) fn set(&self) {
-        // Relaxed: a page for people and load balancers, which orders nothing.
-        self.ready.store(true, Ordering::Relaxed);
-    }
-}
-
-impl Readiness for Ready {
-    fn check(&self) -> Result<(), String> {
-        if self.ready.load(Ordering::Relaxed) {
-            Ok(())
-        } else {
-            Err(self.missing.to_owned())
-        }
-    }
 }
 
 /// A running admin port.

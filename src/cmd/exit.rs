@@ -58,6 +58,10 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Failure {
         let code = match &error {
             ClientError::InvalidEndpoint { .. } => USAGE,
+            ClientError::Refused {
+                code: tonic::Code::InvalidArgument,
+                ..
+            } => USAGE,
             ClientError::Unavailable { .. } | ClientError::CannotServe { .. } => UNREACHABLE,
             ClientError::NotAcquired { .. } | ClientError::NotSealed { .. } => NOT_ACQUIRED,
             ClientError::SessionLost { .. } => LOST,

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tonic::service::Routes;
 
+use crate::admin::Readiness;
 use crate::cli::LockdArgs;
 use crate::config::{LockdConfig, StoreConfig};
-use crate::lockd::{Lockd, Settings, SigningKeys};
+use crate::lockd::{Health, Lockd, Settings, SigningKeys};
 use crate::store::Store;
 use crate::store::embedded::EmbeddedStore;
 use crate::store::etcd::{EtcdConfig, EtcdStore};
 
-use super::admin_port::{AdminPort, Ready, bind, install_metrics};
+use super::admin_port::{AdminPort, bind, install_metrics};
 use super::exit::{self, Failure};
 use super::print_line;
 use super::signals::Signals;
@@ -30,13 +31,19 @@ pub async fn run(args: LockdArgs) -> Result<u8, Failure> {
         Some(file) => LockdConfig::load(file)
             .map_err(|errors| Failure::new(exit::USAGE, errors.to_string()))?,
     };
-    let service = tokio::select! {
+    let mut service = tokio::select! {
         service = LockService::start(&config, install_metrics()?) => service?,
         _ = signals.next() => return Ok(exit::OK),
     };
     print_line(&format!("lockd: gRPC http://{}", service.address()))?;
     print_line(&format!("lockd: admin http://{}", service.admin.address()))?;
-    signals.next().await;
+    tokio::select! {
+        failed = service.lockd.failed() => {
+            let error = failed.err().map(|error| error.to_string());
+            return Err(Failure::because("lockd", error.unwrap_or("its server has ended".into())));
+        }
+        _ = signals.next() => {}
+    }
     service.stop().await;
     Ok(exit::OK)
 }
@@ -58,12 +65,11 @@ impl LockService {
         let keys = SigningKeys::load_or_create(&config.keys_dir())
             .map_err(|error| Failure::because("signing keys", error))?;
         let store = open_store(config).await?;
-        let ready = Ready::not_yet("the store's state is not read yet");
-        let admin = AdminPort::start(admin, Routes::default(), metrics, ready.clone())?;
         let lockd = Lockd::start(Settings::from(config), store, Arc::new(keys), listener)
             .map_err(|error| Failure::because("lockd", error))?;
+        let health = Arc::new(lockd.health());
+        let admin = AdminPort::start(admin, Routes::default(), metrics, health)?;
         lockd.synced().await;
-        ready.set();
         Ok(LockService { lockd, admin })
     }
 
@@ -102,5 +108,11 @@ async fn open_store(config: &LockdConfig) -> Result<Arc<dyn Store>, Failure> {
                 .map_err(|error| Failure::because("etcd", error))?;
             Ok(Arc::new(store))
         }
+    }
+}
+
+impl Readiness for Health {
+    fn check(&self) -> Result<(), String> {
+        Health::check(self)
     }
 }

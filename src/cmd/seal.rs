@@ -31,7 +31,8 @@ pub async fn run(args: SealArgs) -> Result<u8, Failure> {
         );
         return Err(Failure::new(exit::USAGE, message));
     }
-    let wait_ms = args.wait.as_millis() as u64;
+    // 0 stands for the proxy's own time.
+    let wait_ms = (args.wait.as_millis() as u64).max(1);
     let mut request = tonic::Request::new(SealRequest {
         authority: args.ticket,
         wait_ms,

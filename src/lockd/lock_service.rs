@@ -204,6 +204,8 @@ impl LockService for Locks {
             0 => PAGE_LOCKS_MAX,
             limit => limit.min(PAGE_LOCKS_MAX),
         };
+        // What was known before is no answer to who holds what.
+        self.0.health.check().map_err(|_| Error::CannotList)?;
         let page = self.0.dispatch.list(&prefix, &request.after, limit)?;
         let last = page.locks.last().filter(|_| page.more);
         let next = last.map(|held| held.lock.to_string()).unwrap_or_default();

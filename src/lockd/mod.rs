@@ -16,6 +16,7 @@
 mod acquire;
 mod dispatch;
 mod fence;
+mod health;
 pub mod input;
 pub mod keys;
 mod lock_service;
@@ -33,8 +34,9 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use health::Health;
 pub use keys::SigningKeys;
-pub use server::{Lockd, ServeError, serve};
+pub use server::{Lockd, ServeError};
 pub use settings::{Limits, Settings};
 
 use crate::store::Store;
@@ -46,6 +48,7 @@ struct Core {
     proxies: proxies::Proxies,
     fences: fence::Fences,
     keys: Arc<SigningKeys>,
+    health: health::Health,
     settings: Settings,
     /// Removals of abandoned entries; awaited at shutdown.
     tasks: TaskTracker,

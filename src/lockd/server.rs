@@ -8,11 +8,13 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::server::NamedService;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
 use crate::lockd::dispatch::Dispatch;
 use crate::lockd::fence::Fences;
+use crate::lockd::health::{self, Health};
 use crate::lockd::keys::SigningKeys;
 use crate::lockd::lock_service::Locks;
 use crate::lockd::proxies::Proxies;
@@ -71,6 +73,7 @@ impl Lockd {
             proxies: Proxies::new(store.clone()),
             fences: Fences::default(),
             keys: keys.clone(),
+            health: Health::default(),
             settings,
             store,
             tasks: TaskTracker::new(),
@@ -85,6 +88,7 @@ impl Lockd {
                 async move { core.dispatch.follow(&*core.store, &finished).await }
             }),
             tokio::spawn(keys.follow(finished.clone())),
+            tokio::spawn(health::ask(core.clone(), finished.clone())),
         ];
         tracing::info!(%address, "lock service listens");
         Ok(Lockd {
@@ -117,6 +121,11 @@ impl Lockd {
         let _ = self.core.dispatch.synced().wait_for(|synced| *synced).await;
     }
 
+    /// Whether it can serve.
+    pub fn health(&self) -> Health {
+        self.core.health.clone()
+    }
+
     /// Stops: no new connections; waiting calls are told UNAVAILABLE and keep their places, since
     /// their sessions live on; other calls end; abandoned entries are removed.
     pub async fn shutdown(mut self) -> Result<(), ServeError> {
@@ -145,7 +154,7 @@ impl Lockd {
     }
 
     /// Waits until the server ends by itself: only by a failure.
-    async fn failed(&mut self) -> Result<(), ServeError> {
+    pub async fn failed(&mut self) -> Result<(), ServeError> {
         (&mut self.server).await??;
         Ok(())
     }
@@ -160,25 +169,6 @@ impl Drop for Lockd {
     }
 }
 
-/// Serves until `shutdown`, then stops as [`Lockd::shutdown`] does.
-pub async fn serve(
-    settings: Settings,
-    store: Arc<dyn Store>,
-    keys: Arc<SigningKeys>,
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
-    let mut lockd = Lockd::start(settings, store, keys, listener)?;
-    let failed = tokio::select! {
-        failed = lockd.failed() => Some(failed),
-        () = shutdown => None,
-    };
-    match failed {
-        Some(failed) => failed,
-        None => lockd.shutdown().await,
-    }
-}
-
 async fn run_server(core: Arc<Core>, listener: TcpListener) -> Result<(), tonic::transport::Error> {
     let limits = &core.settings.limits;
     let locks = LockServiceServer::new(Locks(core.clone()))
@@ -188,10 +178,12 @@ async fn run_server(core: Arc<Core>, listener: TcpListener) -> Result<(), tonic:
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .with_service_name(<LockServiceServer<Locks> as NamedService>::NAME)
+        .with_service_name(<RegistryServiceServer<Registry> as NamedService>::NAME)
+        .with_service_name("grpc.health.v1.Health")
         .build_v1()
         .expect("the descriptors were compiled with this binary");
     let (reporter, health) = tonic_health::server::health_reporter();
-    reporter.set_not_serving::<LockServiceServer<Locks>>().await;
     reporter
         .set_serving::<RegistryServiceServer<Registry>>()
         .await;
@@ -214,11 +206,19 @@ async fn run_server(core: Arc<Core>, listener: TcpListener) -> Result<(), tonic:
             stopping.cancelled_owned(),
         );
     let health_follows = async {
-        let mut synced = core.dispatch.synced();
-        if synced.wait_for(|synced| *synced).await.is_ok() {
-            reporter.set_serving::<LockServiceServer<Locks>>().await;
-        }
-        core.stopping.cancelled().await;
+        let mut verdicts = core.health.follow();
+        let report = async {
+            loop {
+                let serves = verdicts.borrow_and_update().is_ok();
+                match serves {
+                    true => reporter.set_serving::<LockServiceServer<Locks>>().await,
+                    false => reporter.set_not_serving::<LockServiceServer<Locks>>().await,
+                }
+                // The sender lives in the core.
+                let _ = verdicts.changed().await;
+            }
+        };
+        core.stopping.run_until_cancelled(report).await;
         reporter.set_not_serving::<LockServiceServer<Locks>>().await;
         std::future::pending::<()>().await;
     };

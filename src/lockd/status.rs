@@ -137,6 +137,9 @@ pub enum Error {
     /// The service is going down.
     #[error("the lock service is shutting down; sessions, grants and places in queues stay")]
     ShuttingDown,
+    /// A listing while the store does not answer.
+    #[error("the lock service's store cannot be read: its locks are not known now (see its log)")]
+    CannotList,
     /// The service has not yet read the whole state of its store.
     #[error("the lock service has not read its store yet")]
     NotSynced,
@@ -166,6 +169,7 @@ impl Error {
             Error::NoSuchProxy(_) => (Code::NotFound, "no-such-proxy"),
             Error::Busy(_) => (Code::Unavailable, "busy"),
             Error::ShuttingDown => (Code::Unavailable, "shutting-down"),
+            Error::CannotList => (Code::Unavailable, "store-unavailable"),
             Error::NotSynced => (Code::Unavailable, "not-synced"),
             Error::Store(StoreError::Unavailable(why)) if why == NO_SPACE => {
                 (Code::Unavailable, "store-full")

@@ -25,6 +25,9 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 pub mod fence;
 
@@ -169,6 +172,15 @@ impl Client {
             channel,
             service: None,
         }
+    }
+
+    /// What gRPC health says of the lock service.
+    pub async fn serves(&self) -> bool {
+        let request = HealthCheckRequest {
+            service: "ringfence.v1.LockService".to_owned(),
+        };
+        let answer = HealthClient::new(self.channel.clone()).check(request).await;
+        answer.unwrap().into_inner().status == ServingStatus::Serving as i32
     }
 
     pub async fn open(&self) -> String {

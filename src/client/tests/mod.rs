@@ -232,6 +232,8 @@ async fn a_grant_that_is_never_sealed_is_not_acquired_and_the_service_was_there(
         panic!("{refused:?}")
     };
     assert!(reason.contains("not sealed"), "{reason}");
+    let left = fake.faults.lock().unwrap().fail_seals;
+    assert_eq!(u32::MAX - left, 1, "one try is one grant");
 }
 
 #[tokio::test]

@@ -440,6 +440,16 @@ fn parse_ttl(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Longer than that no proxy waits.
+const SEAL_WAIT_MAX: Duration = Duration::from_secs(60);
+
+fn parse_seal_wait(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        wait if wait > SEAL_WAIT_MAX => Err("a proxy waits at most 60s".into()),
+        wait => Ok(wait),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -487,15 +497,5 @@ mod tests {
         assert_eq!(args.command, ["ls", "--wait", "-l"]);
         assert!(Cli::try_parse_from(["ringfence", "lock", "a//b"]).is_err());
         assert!(Cli::try_parse_from(["ringfence", "lock", "a", "ls"]).is_err());
-    }
-}
-
-/// Longer than that no proxy waits.
-const SEAL_WAIT_MAX: Duration = Duration::from_secs(60);
-
-fn parse_seal_wait(text: &str) -> Result<Duration, String> {
-    match parse_duration(text)? {
-        wait if wait > SEAL_WAIT_MAX => Err("a proxy waits at most 60s".into()),
-        wait => Ok(wait),
     }
 }

@@ -68,6 +68,47 @@ fn a_definition_counts_before_the_sync_of_its_pipeline() {
     });
 }
 
+/// The server keeps its answers until somebody asks for them.
+#[test]
+fn a_definition_counts_though_nobody_asks_for_its_answer() {
+    is_known(&["BEGIN", GUARDED], &run("COMMIT", &[]), |_| {});
+    is_known(&["BEGIN", GUARDED], &run("COMMIT AND CHAIN", &[]), |_| {});
+    let piped = ["BEGIN", GUARDED, "COMMIT"].map(|sql| run(sql, &[]));
+    is_known(&[], &piped.concat(), |_| {});
+}
+
+/// What runs before it may last until its name has come to mean something.
+#[test]
+fn a_name_that_is_nowhere_may_be_somewhere_when_its_turn_comes() {
+    const WAIT: &str = "SELECT pg_advisory_lock(7)";
+    const WRITE: &str = "UPDATE later SET note = 'written'";
+    let piped = |sqls: [&str; 2]| sqls.map(|sql| run(sql, &[])).concat();
+    let apart = [query("BEGIN"), query(WAIT), query(WRITE), query("COMMIT")];
+    for (bytes, answers) in [
+        (query(&format!("{WAIT}; {WRITE}")), 1),
+        ([piped([WAIT, WRITE]), sync()].concat(), 1),
+        (
+            [run(WAIT, &[]), sync(), run(WRITE, &[]), sync()].concat(),
+            2,
+        ),
+        (apart.concat(), 4),
+    ] {
+        let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+        let mut direct = world.direct();
+        direct.query(WAIT).ok();
+        let mut other = world.proxy.client();
+        other.send(&bytes);
+        // Longer than a name that is nowhere is looked for.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        direct
+            .query("CREATE VIEW later AS SELECT * FROM orders")
+            .ok();
+        direct.query("SELECT pg_advisory_unlock_all()").ok();
+        let told: Vec<_> = (0..answers).map(|_| other.answer()).collect();
+        assert_eq!(world.order(), "first", "{told:?}");
+    }
+}
+
 /// The server keeps back that it has committed until it is through.
 #[test]
 fn a_definition_counts_while_what_committed_it_runs_on() {

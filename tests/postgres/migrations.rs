@@ -393,3 +393,61 @@ fn a_pooled_session_knows_its_names_behind_what_runs_no_code() {
         client.query("INSERT INTO plain VALUES (1, 'x')").ok();
     }
 }
+
+/// Which schema of its path a session makes a table in is the server's to know, and one that is
+/// renamed stays where it is.
+#[test]
+fn what_comes_to_be_guarded_needs_a_ticket_wherever_its_path_leads() {
+    let world = guarding_orders();
+    let mut direct = world.direct();
+    direct.query("CREATE SCHEMA aside").ok();
+    direct.query("CREATE SCHEMA closed").ok();
+    for sql in ["DROP TABLE orders", "REVOKE ALL ON SCHEMA closed FROM app"] {
+        direct.query(sql).ok();
+    }
+    let mut client = world.proxy.client();
+    for (path, sql) in [
+        ("nope, public", "CREATE TABLE orders (id int)"),
+        ("'', public", "CREATE TABLE orders (id int)"),
+        ("\"$user\", nope, public", "CREATE TABLE orders (id int)"),
+        ("nope, public", "CREATE TABLE orders AS SELECT 1 AS id"),
+        ("nope, public", "SELECT 1 AS id INTO orders"),
+        ("nope, public", "CREATE VIEW orders AS SELECT 1 AS id"),
+        ("nope, public", "CREATE SEQUENCE orders"),
+        ("aside, public", "ALTER TABLE plain RENAME TO orders"),
+    ] {
+        client.query(&format!("SET search_path = {path}")).ok();
+        client.query(sql).refused("RF002");
+        let mut past = world.direct();
+        past.query(&format!("BEGIN; SET search_path = {path}")).ok();
+        past.query(sql).ok();
+        let there = past.query("SELECT to_regclass('public.orders') IS NOT NULL");
+        assert_eq!(there.value(), "t", "{path}: {sql}");
+    }
+}
+
+/// Children lose what they have of their parent's keys and columns, whatever ONLY says.
+#[test]
+fn a_definition_of_a_parent_only_reaches_its_children() {
+    let world = guarding_orders();
+    let mut direct = world.direct();
+    for sql in [
+        "CREATE TABLE par (id int, note text, x int, PRIMARY KEY (id)) PARTITION BY LIST (id)",
+        "DROP TABLE orders",
+        "CREATE TABLE orders (id int PRIMARY KEY, note text, x int)",
+        "ALTER TABLE par ATTACH PARTITION orders FOR VALUES IN (1)",
+    ] {
+        direct.query(sql).ok();
+    }
+    let mut client = world.proxy.client();
+    client
+        .query("ALTER TABLE ONLY par DROP CONSTRAINT par_pkey")
+        .refused("RF002");
+    let keys = "SELECT count(*) FROM pg_constraint WHERE conrelid = 'orders'::regclass \
+                AND contype = 'p'";
+    assert_eq!(direct.query(keys).value(), "1");
+    direct
+        .query("ALTER TABLE ONLY par DROP CONSTRAINT par_pkey")
+        .ok();
+    assert_eq!(direct.query(keys).value(), "0");
+}

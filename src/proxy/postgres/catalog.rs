@@ -9,14 +9,15 @@
 //!
 //! Invariant: no statement is resolved against a catalog that is older than the listener's
 //! `catalog_age_max`, or whose loading began before a change that this listener's sessions are
-//! known to have made.
+//! known to have made. While a commit of such a change is on its way ([`Database::unsettle`]), its
+//! loading began after the statement came.
 
 mod acting;
 mod foreign;
 mod load;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -82,11 +83,28 @@ pub struct Database {
     /// Counts what makes the catalog outdated. SeqCst with the loads of it: a load that begins
     /// after a count sees the change that was counted, since the change was made before.
     changes: AtomicU64,
+    /// Commits on their way that may change what names do: nobody knows when they are through.
+    /// SeqCst, as `changes`.
+    unsettled: AtomicUsize,
     /// Whether it has tables of other servers, also while its catalog is outdated.
     foreign: Foreign,
     loading: tokio::sync::Mutex<()>,
     /// It is loaded while nobody waits for it. Relaxed: it only keeps one from being loaded twice.
     loads_aside: AtomicBool,
+}
+
+/// Commits of a session that are on their way. While there are any, a catalog serves those only who
+/// were there before it was loaded.
+pub struct Unsettled {
+    database: Arc<Database>,
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        // In this order: whoever sees none on its way sees that the catalog is outdated.
+        self.database.outdated();
+        self.database.unsettled.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 struct Loaded {
@@ -134,6 +152,7 @@ impl Catalogs {
             age_max: shared.age_max,
             loaded: ArcSwapOption::empty(),
             changes: AtomicU64::new(0),
+            unsettled: AtomicUsize::new(0),
             foreign: Foreign::default(),
             loading: tokio::sync::Mutex::default(),
             loads_aside: AtomicBool::new(false),
@@ -146,6 +165,9 @@ impl Catalogs {
 impl Database {
     /// Its catalog, if it may be used at this instant.
     pub fn current(self: &Arc<Database>) -> Option<Arc<Catalog>> {
+        if self.unsettled.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
         let loaded = self.loaded.load();
         let loaded = loaded.as_ref()?;
         if loaded.changes != self.changes.load(Ordering::SeqCst) {
@@ -171,9 +193,21 @@ impl Database {
 
     /// Its catalog, loaded if need be.
     pub async fn get(self: &Arc<Database>) -> Result<Arc<Catalog>, CatalogError> {
-        match self.current() {
-            Some(catalog) => Ok(catalog),
-            None => self.load_unless(|_| true).await,
+        if let Some(catalog) = self.current() {
+            return Ok(catalog);
+        }
+        let asked = Instant::now();
+        let settled = || self.unsettled.load(Ordering::SeqCst) == 0;
+        self.load_unless(|loaded| settled() || loaded.at >= asked)
+            .await
+    }
+
+    /// Something is forwarded that may commit a change of what names do: until this is dropped it
+    /// may have been committed, and may not.
+    pub fn unsettle(self: &Arc<Database>) -> Unsettled {
+        self.unsettled.fetch_add(1, Ordering::SeqCst);
+        Unsettled {
+            database: Arc::clone(self),
         }
     }
 

@@ -6,6 +6,7 @@ mod ahead;
 mod calls;
 mod own;
 mod stored;
+mod temporary;
 mod texts;
 mod unasked;
 

@@ -51,7 +51,8 @@ pub(super) fn relation(name: &nodes::RangeVar) -> RelationName {
 
 /// Whether a relation that is created lives in the session only.
 pub(super) fn is_temporary(name: &nodes::RangeVar) -> bool {
-    name.relpersistence.cast_unsigned() == b't' || name.schemaname() == Some("pg_temp")
+    let in_temporary = |schema: &str| schema.starts_with("pg_temp");
+    name.relpersistence.cast_unsigned() == b't' || name.schemaname().is_some_and(in_temporary)
 }
 
 fn add<T: PartialEq>(list: &mut Vec<T>, item: T) -> Result<(), TooMany> {

@@ -169,6 +169,17 @@ impl<'v> Reach<'v> {
             .collect()
     }
 
+    /// The temporary relations that a name can mean, of whichever session: a view may have become
+    /// one without saying so, and what a session is known to have made may be another thing by now.
+    fn temporaries(&self, name: &RelationName) -> Vec<&'v Relation> {
+        let in_any = |schema: &str| schema.starts_with("pg_temp");
+        if !name.schema.as_deref().is_none_or(in_any) {
+            return vec![];
+        }
+        let relations = self.view.catalog.named(&name.name);
+        relations.filter(|relation| relation.temporary).collect()
+    }
+
     fn is_own_temporary(&self, name: &RelationName) -> bool {
         match name.schema.as_deref() {
             Some(schema) => {
@@ -197,6 +208,13 @@ impl<'v> Reach<'v> {
         if name.schema.is_none() && self.view.shadowed.contains(&name.name) {
             self.everything(SHADOWED);
         }
+        if self
+            .temporaries(name)
+            .iter()
+            .any(|it| self.acts_by_name(it))
+        {
+            self.everything(SHADOWED);
+        }
         let own = self.is_own_temporary(name) || self.made(name).is_some();
         if candidates.is_empty() && !is_cte && !own {
             match self.is_nowhere(name) {
@@ -208,9 +226,9 @@ impl<'v> Reach<'v> {
 
     /// A text that stands where such a row could is made one (`COALESCE(t, '(1)')`).
     pub(super) fn add_rows(&mut self, name: &RelationName) {
-        let candidates = self.candidates(name);
-        let mut rows = candidates.iter().map(|relation| relation.oid);
-        if rows.any(|oid| self.view.catalog.row_acts(oid)) {
+        let candidates = self.candidates(name).into_iter();
+        let mut all = candidates.chain(self.temporaries(name));
+        if all.any(|relation| self.view.catalog.row_acts(relation.oid)) {
             self.everything("it may make a row that a volatile function checks");
         }
     }
@@ -222,6 +240,13 @@ impl<'v> Reach<'v> {
             return self.add_created(name, temporary);
         }
         if name.schema.is_none() && self.view.shadowed.contains(&name.name) {
+            self.everything(SHADOWED);
+        }
+        let acts = |relation: &Relation| {
+            let is_view = relation.kind == RelationKind::View;
+            is_view || relation.acts_on_write || self.acts_by_name(relation)
+        };
+        if self.temporaries(name).into_iter().any(acts) {
             self.everything(SHADOWED);
         }
         let candidates = self.candidates(name);
@@ -295,23 +320,23 @@ impl<'v> Reach<'v> {
             self.temporary = true;
             return;
         }
-        let schema = match (name.schema.as_deref(), self.view.search_path) {
-            (Some(schema), _) => schema,
+        match (name.schema.as_deref(), self.view.search_path) {
+            (Some(schema), _) => self.created.push((schema.into(), name.name.clone())),
             (None, None) => {
                 return self.everything("the schema in which it creates is not known");
             }
-            (None, Some(path)) => match path.iter().find(|member| &***member != "$user") {
-                // The role's own schema comes first where there is one.
-                Some(member) if !path.iter().any(|member| &**member == "$user") => member,
-                Some(member) => {
-                    let user = self.view.user.into();
-                    self.created.push((user, name.name.clone()));
-                    member
+            // The first one that is there and may be used, which is not told here. A table that is
+            // renamed stays where it is.
+            (None, Some(path)) => {
+                for member in path {
+                    let schema = match &**member {
+                        "$user" => self.view.user,
+                        member => member,
+                    };
+                    self.created.push((schema.into(), name.name.clone()));
                 }
-                None => self.view.user,
-            },
-        };
-        self.created.push((schema.into(), name.name.clone()));
+            }
+        }
         // OR REPLACE and IF NOT EXISTS meet what is there.
         for relation in self.candidates(name) {
             self.add_relation(relation, Effect::Define, false);
@@ -322,8 +347,11 @@ impl<'v> Reach<'v> {
         let catalog = self.view.catalog;
         // By another name any later statement may do what it likes with it.
         let moves = effect == Effect::Move;
+        // Of a definition ONLY keeps less from its children than it says: keys, and columns that
+        // they have inherited, go.
+        let only = only && (effect.changes_rows() || effect == Effect::Lock);
         let start = Step {
-            descend: !only || moves,
+            descend: !only,
             rows: effect.changes_rows(),
             by_key: false,
             drops: moves || effect == Effect::Drop,

@@ -319,6 +319,11 @@ impl Session {
         self.certain.scope.in_transaction()
     }
 
+    /// Whether a block that the client began is open behind all that was forwarded.
+    pub fn is_in_block(&self) -> bool {
+        self.ahead.is_explicit()
+    }
+
     /// Whether the server waits for CopyData.
     pub fn is_copying(&self) -> bool {
         self.copying

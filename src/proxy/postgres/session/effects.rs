@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use super::resolved::shifts;
 use super::unseen::Unseen;
 use crate::protocol::postgres::classify::{
     Class, RelationName, SessionControl, Statement, TransactionControl,
 };
+use crate::protocol::postgres::resolve::redefines;
 use crate::protocol::postgres::session::{Run, SpanId, commits};
-use crate::proxy::postgres::catalog::Database;
+use crate::proxy::postgres::catalog::{Database, Unsettled};
 use crate::proxy::postgres::prepared::{Prepared, Use};
 
 /// What a message that passes brings about once it has run.
@@ -40,6 +42,8 @@ pub(super) struct Ending {
     pub(super) because: Option<&'static str>,
     /// What it needs was told without a catalog.
     pub(super) provisional: bool,
+    /// Others of its text run before the next one.
+    pub(super) later: bool,
     /// It prepares transactions under these names.
     pub(super) prepares: Vec<Recorded>,
     /// It ends what is prepared under these names.
@@ -146,6 +150,8 @@ pub(super) struct Effects {
     commits: Option<SpanId>,
     /// It may have been committed long before that is told, at the end of this span.
     late: Option<SpanId>,
+    /// What names do may be changed by something that is on its way, until this span has ended.
+    unsettled: Option<(SpanId, Unsettled)>,
     /// There may be tables of other servers when this span has ended.
     made_foreign: Option<SpanId>,
     /// Names may mean such a table until this span has ended.
@@ -236,6 +242,32 @@ impl Effects {
         }
     }
 
+    /// What a message runs may commit what changes names: when, nobody is told before the span has
+    /// ended, and the client may leave that unread. `in_block`: a block that it began is open behind
+    /// the message.
+    pub(super) fn note_unsettled(
+        &mut self,
+        runs: &[Run],
+        span: SpanId,
+        in_block: bool,
+        database: &Arc<Database>,
+    ) {
+        let commits_block = runs.iter().any(|run| commits(&run.statement));
+        // How long what runs on behind a COMMIT of its own takes is not known either: there the
+        // catalog is outdated at its beginning and at its end.
+        let changes = |statement: &Statement| match statement.class {
+            Class::Transaction(TransactionControl::CommitPrepared(_)) => self.defined.is_some(),
+            _ => shifts(statement) || redefines(statement),
+        };
+        let alone = |run: &Run| changes(&run.statement) && !run.statement.may_commit_inside();
+        let pending = self.shifted.is_some() || self.redefined.is_some();
+        let by_itself = !in_block && runs.iter().any(alone);
+        if by_itself || pending && commits_block {
+            let unsettled = self.unsettled.take().map(|(_, unsettled)| unsettled);
+            self.unsettled = Some((span, unsettled.unwrap_or_else(|| database.unsettle())));
+        }
+    }
+
     /// What was defined may have been committed, though its session is not idle.
     pub(super) fn committed(&self, database: &Database) {
         if self.defined.is_some() {
@@ -320,6 +352,7 @@ impl Effects {
 
     /// No transaction is open after this span.
     pub(super) fn ended(&mut self, span: SpanId, database: &Arc<Database>, prepared: &Prepared) {
+        self.unsettled.take_if(|(until, _)| *until <= span);
         // A later one has taken its place where there were several.
         let defines_nothing = self.defined.is_none();
         if self.defined.is_some_and(|defined| defined <= span) {
@@ -354,6 +387,7 @@ impl Effects {
 
     /// The session was lost: what was on its way may have been done.
     pub(super) fn lose(&mut self, database: &Arc<Database>) {
+        self.unsettled = None;
         if self.defined.take().is_some() {
             database.outdated();
         }

@@ -356,6 +356,9 @@ impl Session {
         self.effects.note(&mut ending, span);
         self.effects
             .note_commits(&considered.runs, span, &self.database);
+        let in_block = self.core.is_in_block();
+        self.effects
+            .note_unsettled(&considered.runs, span, in_block, &self.database);
         if ending.distrusts {
             self.core.distrust();
             self.acting_cursors.note(&considered.runs, span);

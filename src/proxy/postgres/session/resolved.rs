@@ -162,7 +162,13 @@ impl Session {
     /// Whether the session has made nothing that no catalog tells, and its names are known.
     fn has_defined_nothing(&self, ending: &Ending) -> bool {
         let on_its_way = ending.distrusts || ending.defines || !ending.made.is_empty();
-        !on_its_way && !self.shadowed && self.created.is_empty() && self.effects.are_none()
+        // What runs before it may take as long as others need to make something of its name.
+        let waits = ending.later || !self.core.is_quiet();
+        !on_its_way
+            && !waits
+            && !self.shadowed
+            && self.created.is_empty()
+            && self.effects.are_none()
     }
 
     /// What a run needs at most, where its tickets are enough for that: no catalog needs to be

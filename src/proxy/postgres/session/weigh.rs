@@ -233,6 +233,7 @@ impl Session {
             writes |= !needed.is_empty();
             join(&mut claims, of_run);
             self.note_prepare(run, &claims, &mut ending)?;
+            ending.later = true;
         }
         let needs = Needs {
             claims,

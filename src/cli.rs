@@ -179,6 +179,14 @@ pub struct LockdArgs {
     /// The configuration file; defaults without one.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Start although the store is not the one that was there before.
+    ///
+    /// The embedded store's file is gone, though its keys are there: a new one is made, whose
+    /// tokens begin at the time in milliseconds, above all that the lost one can have given out.
+    /// etcd was replaced, or went back in time: it is used as it is, and tokens of locks that no
+    /// proxy guards may fall.
+    #[arg(long)]
+    pub init: bool,
 }
 
 /// `ringfence proxy`

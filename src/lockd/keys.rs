@@ -91,6 +91,11 @@ impl SigningKeys {
         }
     }
 
+    /// Whether a folder has keys: something may have been signed with them.
+    pub fn exist(path: &Path) -> bool {
+        path.join(CURRENT).exists()
+    }
+
     /// Reads the folder; makes it, and a first key in it, where there is none.
     pub fn load_or_create(path: &Path) -> Result<SigningKeys, KeysError> {
         let guard = lock_folder(path)?;

@@ -1,5 +1,6 @@
 //! Two lock services over one etcd: one is killed, clients go on through the other.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -14,8 +15,13 @@ use crate::stack::{Lockd, Process, Proxy, ProxySetup, eventually, free_address};
 const RULE: &str = "[[listener.rule]]\nlock = \"orders\"\npath = \"/orders/**\"\n";
 
 /// A real etcd of Debian's package.
-fn etcd(dir: &Path) -> (Process, String) {
-    let (client, peer) = (free_address(), free_address());
+pub fn etcd(dir: &Path) -> (Process, String) {
+    etcd_at(dir, free_address())
+}
+
+/// One whose clients come here.
+pub fn etcd_at(dir: &Path, client: SocketAddr) -> (Process, String) {
+    let peer = free_address();
     let (client, peer) = (format!("http://{client}"), format!("http://{peer}"));
     let mut command = Command::new("etcd");
     command
@@ -44,7 +50,7 @@ fn etcd(dir: &Path) -> (Process, String) {
     (process, client)
 }
 
-fn lockd(dir: &Path, name: &str, etcd: &str) -> Lockd {
+pub fn lockd(dir: &Path, name: &str, etcd: &str) -> Lockd {
     let own = dir.join(name);
     std::fs::create_dir_all(&own).unwrap();
     let more = format!(

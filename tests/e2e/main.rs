@@ -10,6 +10,7 @@ mod crash;
 mod crash_points;
 mod disk;
 mod lockds;
+mod lost_locks;
 mod paused_writer;
 #[path = "../support/process.rs"]
 mod process;

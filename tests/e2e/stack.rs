@@ -35,6 +35,21 @@ impl Lockd {
         }
     }
 
+    /// Starts it again with more on its command line.
+    pub fn start_again(&mut self, more: &[&str]) {
+        self.process.kill();
+        let mut command = self.command();
+        self.process = Process::spawn(command.args(more), self.config.with_extension("log"));
+        self.process.wait_for_port(self.address);
+    }
+
+    /// The command that runs it.
+    pub fn command(&self) -> Command {
+        let mut command = ringfence();
+        command.arg("lockd").arg("--config").arg(&self.config);
+        command
+    }
+
     fn run(config: &Path, address: SocketAddr) -> Process {
         let mut command = ringfence();
         command.arg("lockd").arg("--config").arg(config);

@@ -110,7 +110,7 @@ impl Stack {
     /// Starts the parts, in the order of who needs whom; returns when they can be used.
     pub async fn start(options: StackOptions) -> Result<Stack, Failure> {
         let metrics = install_metrics()?;
-        let lockd = LockService::start(&lockd_config(&options)?, metrics.clone()).await?;
+        let lockd = LockService::start(&lockd_config(&options)?, false, metrics.clone()).await?;
         let store = ObjectStore::start(&options.data.join("s3"))
             .await
             .map_err(|error| Failure::because("object store", error))?;

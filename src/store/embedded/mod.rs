@@ -80,6 +80,24 @@ impl EmbeddedStore {
         .await
     }
 
+    /// Makes the file of a store whose tokens begin above this one, whole or not at all: it appears
+    /// under its name when that is on disk. Must be called in a tokio runtime.
+    pub async fn create_above(path: &Path, token: Token) -> Result<(), StoreError> {
+        let partial = path.with_extension("new");
+        let failed = |error: std::io::Error| StoreError::Unavailable(format!("create: {error}"));
+        match std::fs::remove_file(&partial) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(error));
+            }
+            _ => {}
+        }
+        let store = EmbeddedStore::open(&partial).await?;
+        store.raise_above(token).await?;
+        drop(store);
+        std::fs::rename(&partial, path).map_err(failed)?;
+        sync_folder(path).map_err(failed)
+    }
+
     /// Opens a database of the caller's making: another storage backend, for tests that make it
     /// fail. `opener` is called again after each error of the disk, when the database that it
     /// returned before has been dropped.
@@ -240,7 +258,18 @@ fn create(path: &Path) -> Result<Database, DatabaseError> {
     {
         std::fs::create_dir_all(folder).map_err(disk::open_error)?;
     }
-    Database::create(path)
+    let is_new = !path.exists();
+    let database = Database::create(path)?;
+    if is_new {
+        sync_folder(path).map_err(disk::open_error)?;
+    }
+    Ok(database)
+}
+
+/// Makes a file's name durable: its own fsync does not.
+fn sync_folder(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn stopped() -> StoreError {

@@ -15,7 +15,7 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-use super::history::History;
+use super::history::{History, Seen};
 use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::store::{NO_SPACE, StoreError};
@@ -76,7 +76,7 @@ pub struct Member {
 
 impl Endpoints {
     /// Connects when first used. Must be called in a tokio runtime.
-    pub fn new(addresses: &[String]) -> Result<Endpoints, StoreError> {
+    pub fn new(addresses: &[String], seen: Option<Seen>) -> Result<Endpoints, StoreError> {
         let refused = |address: &str, why: &str| {
             StoreError::Refused(format!("etcd endpoint {address:?}: {why}"))
         };
@@ -114,8 +114,18 @@ impl Endpoints {
             channels,
             current: AtomicUsize::new(0),
             connections,
-            history: History::default(),
+            history: History::after(seen),
         })
+    }
+
+    /// What was seen of the cluster.
+    pub fn seen(&self) -> Option<Seen> {
+        self.history.seen()
+    }
+
+    /// An event of this revision has come.
+    pub fn note_event(&self, revision: i64) {
+        self.history.note(revision);
     }
 
     /// Another number after each new connection and each change of member. What was learnt from one

@@ -7,8 +7,10 @@
 //! - once etcd has gone back it stays so: it would reach the revisions of the tokens that are out,
 //!   and other lock services may have seen later ones.
 //!
-//! A lock service that starts has seen nothing.
+//! A lock service that starts knows what one before it has left ([`Seen`]), or nothing.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -25,11 +27,65 @@ pub struct History {
     broken: OnceLock<String>,
 }
 
+/// What was seen of a cluster: kept by who starts again over it. As text: `<cluster> <revision>`, in
+/// hex and decimal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    cluster_id: u64,
+    revision: i64,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x} {}", self.cluster_id, self.revision)
+    }
+}
+
+/// A text that is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("not a cluster's id in hex and a revision")]
+pub struct NotSeen;
+
+impl FromStr for Seen {
+    type Err = NotSeen;
+
+    fn from_str(text: &str) -> Result<Seen, NotSeen> {
+        let (cluster, revision) = text.trim().split_once(' ').ok_or(NotSeen)?;
+        Ok(Seen {
+            cluster_id: u64::from_str_radix(cluster, 16).map_err(|_| NotSeen)?,
+            revision: revision.parse().map_err(|_| NotSeen)?,
+        })
+    }
+}
+
 /// What had been seen when a call was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Before(i64);
 
 impl History {
+    /// One that goes on behind what was seen before.
+    pub fn after(seen: Option<Seen>) -> History {
+        let history = History::default();
+        if let Some(seen) = seen {
+            let _ = history.cluster_id.set(seen.cluster_id);
+            history.latest.store(seen.revision, Ordering::Release);
+        }
+        history
+    }
+
+    /// What was seen; `None`: nothing yet.
+    pub fn seen(&self) -> Option<Seen> {
+        Some(Seen {
+            cluster_id: *self.cluster_id.get()?,
+            revision: self.latest.load(Ordering::Acquire),
+        })
+    }
+
+    /// An event of this revision has come: it is in every later answer, too.
+    pub fn note(&self, revision: i64) {
+        self.latest.fetch_max(revision, Ordering::AcqRel);
+    }
+
     /// To be called before a linearizable call is sent. The error is the answer where etcd has gone
     /// back already.
     pub fn before(&self) -> Result<Before, Status> {
@@ -58,7 +114,7 @@ impl History {
                 format!(
                     "it went back from revision {} to {}: its data were lost, or restored from a \
                      backup, and tokens would fall; this lock service serves no more until it is \
-                     started again",
+                     started again with --init",
                     before.0, header.revision
                 )
             });
@@ -72,7 +128,7 @@ impl History {
 
 #[cfg(test)]
 mod tests {
-    use super::History;
+    use super::{History, Seen};
     use crate::etcd_proto::etcdserverpb::ResponseHeader;
     use tonic::Code;
 
@@ -104,6 +160,27 @@ mod tests {
         assert_eq!(refused.code(), Code::DataLoss);
         assert!(refused.message().contains("1111"), "{refused}");
         assert_eq!(history.before().unwrap_err().code(), Code::DataLoss);
+    }
+
+    #[test]
+    fn what_was_seen_is_kept_as_text_and_bounds_what_follows() {
+        let history = History::default();
+        assert_eq!(history.seen(), None);
+        let before = history.before().unwrap();
+        assert!(history.check(before, Some(&header(0xcafe, 10))).is_ok());
+        history.note(12);
+        let seen = history.seen().unwrap();
+        assert_eq!(seen.to_string(), "cafe 12");
+        assert_eq!(seen.to_string().parse(), Ok(seen));
+        assert!("cafe".parse::<Seen>().is_err() && "x 1".parse::<Seen>().is_err());
+        let again = || History::after(Some(seen));
+        let refuses = |history: History, answer| {
+            let before = history.before().unwrap();
+            history.check(before, Some(&answer)).is_err()
+        };
+        assert!(!refuses(again(), header(0xcafe, 12)));
+        assert!(refuses(again(), header(0xcafe, 11)));
+        assert!(refuses(again(), header(0xbeef, 100)));
     }
 
     #[test]

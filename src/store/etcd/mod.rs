@@ -32,6 +32,8 @@ mod watch;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub use self::history::{NotSeen, Seen};
+
 use async_trait::async_trait;
 use prost::bytes::Bytes;
 use tokio::sync::mpsc;
@@ -88,7 +90,16 @@ impl EtcdStore {
     /// Connects: reads the token generation once, so that a wrong address is told at once. Refuses
     /// a version of etcd that tokens cannot be built on. Must be called in a tokio runtime.
     pub async fn open(config: &EtcdConfig) -> Result<EtcdStore, StoreError> {
-        let endpoints = Arc::new(Endpoints::new(&config.endpoints)?);
+        EtcdStore::open_after(config, None).await
+    }
+
+    /// The same behind what was seen of the cluster before: another one, or one that has gone back
+    /// since, is refused.
+    pub async fn open_after(
+        config: &EtcdConfig,
+        seen: Option<Seen>,
+    ) -> Result<EtcdStore, StoreError> {
+        let endpoints = Arc::new(Endpoints::new(&config.endpoints, seen)?);
         let layout = Layout::new(&config.prefix);
         let records = Arc::default();
         let (batcher, batches) =
@@ -117,6 +128,11 @@ impl EtcdStore {
         opened?;
         version::check(&store.endpoints).await?;
         Ok(store)
+    }
+
+    /// What was seen of the cluster, for [`EtcdStore::open_after`].
+    pub fn seen(&self) -> Option<Seen> {
+        self.endpoints.seen()
     }
 
     /// The entries of a lock, the revision of the read, and the generations then.

@@ -239,7 +239,7 @@ impl Feed {
                         }
                         Ok(Some(answer)) => {
                             behind = None;
-                            self.handle(answer).await
+                            self.handle(answer, endpoints).await
                         }
                         Ok(None) => Some(End::Broken(Status::unavailable("etcd ended it"))),
                         Err(status) => Some(End::Broken(status)),
@@ -271,7 +271,7 @@ impl Feed {
         at < self.revision && answer.events.is_empty() && !answer.canceled
     }
 
-    async fn handle(&mut self, answer: WatchResponse) -> Option<End> {
+    async fn handle(&mut self, answer: WatchResponse, endpoints: &Endpoints) -> Option<End> {
         let term = answer.header.as_ref().map_or(0, |header| header.raft_term);
         if term < self.term {
             return Some(End::Restart(format!("term {term} after {}", self.term)));
@@ -287,6 +287,8 @@ impl Feed {
         }
         let last = answer.events.last().and_then(|event| event.kv.as_ref());
         let last = last.map_or(0, |kv| kv.mod_revision);
+        // Others have written it: a restored etcd may be told by that alone.
+        endpoints.note_event(last);
         let mut events = Vec::with_capacity(answer.events.len());
         for event in answer.events {
             if let Err(error) = self.translate(event, &mut events) {

@@ -1,5 +1,7 @@
 //! `ringfence lockd`: the lock service over its store, with its admin port.
 
+mod open;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -8,19 +10,13 @@ use tonic::service::Routes;
 
 use crate::admin::Readiness;
 use crate::cli::LockdArgs;
-use crate::config::{LockdConfig, StoreConfig};
+use crate::config::LockdConfig;
 use crate::lockd::{Health, Lockd, Settings, SigningKeys};
-use crate::store::Store;
-use crate::store::embedded::EmbeddedStore;
-use crate::store::etcd::{EtcdConfig, EtcdStore};
 
 use super::admin_port::{AdminPort, bind, install_metrics};
 use super::exit::{self, Failure};
 use super::print_line;
 use super::signals::Signals;
-
-/// The embedded store's file in `data_dir`.
-const STORE_FILE: &str = "locks.redb";
 
 /// Runs until a signal.
 pub async fn run(args: LockdArgs) -> Result<u8, Failure> {
@@ -32,7 +28,7 @@ pub async fn run(args: LockdArgs) -> Result<u8, Failure> {
             .map_err(|errors| Failure::new(exit::USAGE, errors.to_string()))?,
     };
     let mut service = tokio::select! {
-        service = LockService::start(&config, install_metrics()?) => service?,
+        service = LockService::start(&config, args.init, install_metrics()?) => service?,
         _ = signals.next() => return Ok(exit::OK),
     };
     print_line(&format!("lockd: gRPC http://{}", service.address()))?;
@@ -52,25 +48,33 @@ pub async fn run(args: LockdArgs) -> Result<u8, Failure> {
 pub(super) struct LockService {
     lockd: Lockd,
     admin: AdminPort,
+    /// Keeps what is seen of the store.
+    follower: Option<open::Follower>,
 }
 
 impl LockService {
     /// Opens the store and serves, once the store's whole state was read.
     pub(super) async fn start(
         config: &LockdConfig,
+        init: bool,
         metrics: PrometheusHandle,
     ) -> Result<LockService, Failure> {
         let listener = bind("lockd", config.listen).await?;
         let admin = bind("lockd admin", config.admin).await?;
+        // Before its keys are made: a store that is gone is told by keys that are there.
+        let (store, follower) = open::open_store(config, init).await?;
         let keys = SigningKeys::load_or_create(&config.keys_dir())
             .map_err(|error| Failure::because("signing keys", error))?;
-        let store = open_store(config).await?;
         let lockd = Lockd::start(Settings::from(config), store, Arc::new(keys), listener)
             .map_err(|error| Failure::because("lockd", error))?;
         let health = Arc::new(lockd.health());
         let admin = AdminPort::start(admin, Routes::default(), metrics, health)?;
         lockd.synced().await;
-        Ok(LockService { lockd, admin })
+        Ok(LockService {
+            lockd,
+            admin,
+            follower,
+        })
     }
 
     /// Where it serves gRPC.
@@ -84,29 +88,8 @@ impl LockService {
             tracing::warn!(%error, "lockd ended badly");
         }
         self.admin.stop().await;
-    }
-}
-
-async fn open_store(config: &LockdConfig) -> Result<Arc<dyn Store>, Failure> {
-    match &config.store {
-        StoreConfig::Embedded => {
-            let folder = &config.data_dir;
-            std::fs::create_dir_all(folder)
-                .map_err(|error| Failure::because(folder.display(), error))?;
-            let store = EmbeddedStore::open(&folder.join(STORE_FILE))
-                .await
-                .map_err(|error| Failure::because(folder.join(STORE_FILE).display(), error))?;
-            Ok(Arc::new(store))
-        }
-        StoreConfig::Etcd(cluster) => {
-            let cluster = EtcdConfig {
-                endpoints: cluster.endpoints.clone(),
-                prefix: cluster.prefix.clone(),
-            };
-            let store = EtcdStore::open(&cluster)
-                .await
-                .map_err(|error| Failure::because("etcd", error))?;
-            Ok(Arc::new(store))
+        if let Some(follower) = self.follower {
+            follower.stop().await;
         }
     }
 }

@@ -1,0 +1,64 @@
+//! A lock service whose store is gone, or is another one than before: it does not begin again below
+//! the tokens that are out.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::clients::Holder;
+use crate::lockds::{etcd, etcd_at, lockd};
+use crate::stack::{Lockd, eventually};
+
+/// The token of a grant. Whoever has it keeps it: each is of another lock.
+async fn token_of(lockd: &Lockd, lock: &str) -> u64 {
+    let mut holder = Holder::open(lockd, 120_000).await;
+    holder.acquire(lock, 20_000).await.unwrap().token
+}
+
+/// It ends by itself, and says why.
+fn refuses_to_start(lockd: &Lockd, why: &str) {
+    let told = lockd.command().output().unwrap();
+    let text = String::from_utf8_lossy(&told.stderr);
+    assert_eq!(told.status.code(), Some(1), "{text}");
+    assert!(text.contains(why) && text.contains("--init"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_embedded_store_is_not_begun_again_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut lockd = Lockd::start(dir.path(), "");
+    let first = token_of(&lockd, "a").await;
+    lockd.process.terminate();
+    assert!(lockd.process.wait());
+    std::fs::remove_file(dir.path().join("lockd/locks.redb")).unwrap();
+    refuses_to_start(&lockd, "locks.redb");
+
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    lockd.start_again(&["--init"]);
+    let second = token_of(&lockd, "b").await;
+    assert!(u128::from(second) > now.as_millis(), "{second}");
+    assert!(second > first);
+    // It is there now: nothing more is to be said.
+    lockd.restart();
+    assert!(token_of(&lockd, "c").await > second);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_that_lost_its_data_while_no_lock_service_ran_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut server, url) = etcd(dir.path());
+    let mut lockd = lockd(dir.path(), "one", &url);
+    for lock in ["a", "b", "c"] {
+        token_of(&lockd, lock).await;
+    }
+    lockd.process.terminate();
+    assert!(lockd.process.wait());
+    let seen = dir.path().join("one/lockd/etcd.seen");
+    eventually("it was written down", || seen.exists());
+
+    server.kill();
+    std::fs::remove_dir_all(dir.path().join("etcd")).unwrap();
+    let address = url.trim_start_matches("http://").parse().unwrap();
+    let (_server, _) = etcd_at(dir.path(), address);
+    refuses_to_start(&lockd, "etcd");
+    lockd.start_again(&["--init"]);
+    token_of(&lockd, "d").await;
+}

@@ -45,6 +45,18 @@ fn check_says_whether_a_file_is_valid_and_starts_nothing() {
         "{said}"
     );
 
+    write_config(folder.path(), "lockd = \"http://127.0.0.1:7420\"");
+    let text = format!(
+        "{}[[listener]]\nname = \"kv\"\nprotocol = \"etcd\"\nlisten = \"127.0.0.1:0\"\n\
+         upstream = \"127.0.0.1:1\"\netcd_user = \"proxy\"\netcd_password_file = \"/not/there\"\n",
+        std::fs::read_to_string(&file).unwrap()
+    );
+    std::fs::write(&file, text).unwrap();
+    let missing = check();
+    assert_eq!(missing.status.code(), Some(64), "{missing:?}");
+    let said = String::from_utf8_lossy(&missing.stderr);
+    assert!(said.contains("/not/there"), "{said}");
+
     std::fs::remove_file(&file).unwrap();
     let missing = check();
     assert_eq!(missing.status.code(), Some(64), "{missing:?}");

@@ -7,6 +7,7 @@
 //!
 //! Left to others: what the metrics are (`telemetry`), what ready means (each shell).
 
+mod health;
 pub mod metrics;
 mod pages;
 
@@ -17,6 +18,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
+pub use health::Health;
 pub use pages::{Pages, Readiness};
 
 /// How long open requests and streams may go on after a shutdown began.

@@ -12,8 +12,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::service::Routes;
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
-use super::{Pages, Readiness, serve_and_drain};
+use super::{Health, Pages, Readiness, serve_and_drain};
 use crate::audit::{AuditThread, AuditWriter, Limits, Service};
 use crate::proto::TailRequest;
 use crate::proto::audit_service_client::AuditServiceClient;
@@ -54,7 +58,7 @@ async fn start() -> Admin {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
-    let grpc = Routes::new(Service::server(writer));
+    let grpc = Routes::new(Service::server(writer)).add_service(Health::server(ready.clone()));
     let stopped = async {
         let _ = stopped.await;
     };
@@ -169,4 +173,27 @@ async fn a_stream_without_end_does_not_hold_up_the_shutdown() {
         TcpStream::connect(admin.address).await.is_err(),
         "the port is still open"
     );
+}
+
+#[tokio::test]
+async fn grpc_health_says_what_the_page_says() {
+    let admin = start().await;
+    let url = format!("http://{}", admin.address);
+    let channel = Endpoint::from_shared(url).unwrap().connect_lazy();
+    let mut health = HealthClient::new(channel);
+    let asks = |service: &str| HealthCheckRequest {
+        service: service.to_owned(),
+    };
+    let mut changes = health.watch(asks("")).await.unwrap().into_inner();
+    let (no, yes) = (ServingStatus::NotServing, ServingStatus::Serving);
+    let first = changes.message().await.unwrap().unwrap();
+    assert_eq!(first.status(), no);
+    let check = health.check(asks("ringfence.v1.FenceService")).await;
+    assert_eq!(check.unwrap().into_inner().status(), no);
+    admin.ready.0.store(true, Ordering::Relaxed);
+    assert_eq!(changes.message().await.unwrap().unwrap().status(), yes);
+    let check = health.check(asks("")).await.unwrap();
+    assert_eq!(check.into_inner().status(), yes);
+    let other = health.check(asks("else.Service")).await.unwrap_err();
+    assert_eq!(other.code(), tonic::Code::NotFound);
 }

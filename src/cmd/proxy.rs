@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tonic::service::Routes;
 
-use crate::admin::Readiness;
+use crate::admin::{self, Readiness};
 use crate::audit::{self, AuditThread, AuditWriter};
 use crate::cli::ProxyArgs;
-use crate::config::{ProxyConfig, TicketSource, read_key_file};
+use crate::config::{ProxyConfig, TicketSource, WatermarkStore, read_key_file};
 use crate::proxy::{Health, Options, Proxy, start};
 
 use super::admin_port::{AdminPort, bind, install_metrics};
@@ -26,6 +26,11 @@ pub async fn run(args: ProxyArgs) -> Result<u8, Failure> {
     // Before anything is made.
     if let TicketSource::Keys(file) = &config.tickets {
         read_key_file(file).map_err(|errors| Failure::new(exit::USAGE, errors.to_string()))?;
+    }
+    for path in config.files() {
+        std::fs::File::open(path).map_err(|error| {
+            Failure::new(exit::USAGE, format!("{path:?} cannot be read: {error}"))
+        })?;
     }
     for warning in config.warnings() {
         super::complain(format_args!("warning: {warning}"));
@@ -52,13 +57,20 @@ pub async fn run(args: ProxyArgs) -> Result<u8, Failure> {
 /// Makes the schema of each Postgres listener.
 #[cfg(feature = "postgres")]
 async fn install(config: &ProxyConfig) -> Result<u8, Failure> {
-    if config.postgres.iter().all(|it| it.control.is_none()) {
+    if config.watermarks != WatermarkStore::Backend {
+        let message = "the configuration keeps no watermarks in a backend (`watermarks.store`): \
+                       there is nothing to install";
+        return Err(Failure::new(exit::USAGE, message));
+    }
+    if config.postgres.is_empty() {
         return nothing_to_install();
     }
     for listener in &config.postgres {
         let name = &listener.name;
-        // Without a role nothing is guarded, and nothing kept.
         let Some(control) = &listener.control else {
+            print_line(&format!(
+                "{name}: no control role, so nothing is guarded, and nothing kept"
+            ))?;
             continue;
         };
         crate::proxy::postgres::fence_store::install(listener)
@@ -115,12 +127,17 @@ impl ProxyService {
         let proxy = start(config, options).map_err(|error| Failure::because("proxy", error))?;
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(crate::proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .with_service_name("ringfence.v1.FenceService")
+            .with_service_name("ringfence.v1.AuditService")
+            .with_service_name("grpc.health.v1.Health")
             .build_v1()
             .map_err(|error| Failure::because("reflection", error))?;
+        let readiness = std::sync::Arc::new(proxy.health());
         let services = Routes::new(proxy.fence().server())
             .add_service(audit::Service::server(writer))
+            .add_service(admin::Health::server(readiness.clone()))
             .add_service(reflection);
-        let readiness = std::sync::Arc::new(proxy.health());
         let admin = AdminPort::start(admin, services, metrics, readiness)?;
         Ok(ProxyService {
             proxy,

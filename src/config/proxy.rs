@@ -101,6 +101,26 @@ impl Default for AuditConfig {
 pub const PROXY_ADMIN_DEFAULT: &str = "127.0.0.1:7431";
 
 impl ProxyConfig {
+    /// Files that are read later: certificates, keys, passwords.
+    pub fn files(&self) -> Vec<&Path> {
+        let users = self
+            .listeners
+            .iter()
+            .filter_map(|it| it.backend_user.as_ref());
+        #[cfg_attr(
+            not(feature = "postgres"),
+            expect(unused_mut, reason = "none is added")
+        )]
+        let mut files: Vec<&Path> = users.map(|it| &*it.password_file).collect();
+        #[cfg(feature = "postgres")]
+        for listener in &self.postgres {
+            let own = listener.tls.iter().flat_map(|it| [&it.cert, &it.key]);
+            files.extend(own.map(|path| &**path));
+            files.extend(listener.upstream_tls.ca.as_deref());
+        }
+        files
+    }
+
     /// Reads and checks a file.
     pub fn load(path: &Path) -> Result<ProxyConfig, ConfigErrors> {
         load(path, ProxyConfig::parse)

@@ -160,7 +160,7 @@ async fn behind(core: &Core, proxy: &Proxy, place: &Place) -> Result<Token, Stri
     let (floor, watermark) = core.fences.watermark(proxy, place.lock(), timeout).await?;
     match highest_seen(floor, watermark) {
         Some(seen) if seen.get() > RAISE_TO_MAX => Err(format!(
-            "its watermark {watermark} is poisoned: an operator has to lower it"
+            "its watermark {watermark} is poisoned: that proxy has to be started with an empty data_dir"
         )),
         Some(seen) if seen >= place.token() => Ok(seen),
         _ => Err(format!(

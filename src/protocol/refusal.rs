@@ -127,7 +127,7 @@ impl Refusal {
 
     /// The ticket's token is below the floor. `watermark` is what the gate has now.
     pub fn stale(lock: LockName, token: Token, watermark: Option<Token>) -> Refusal {
-        let detail = "a newer holder has this lock: this write came too late";
+        let detail = "a newer holder has this lock, or this grant was closed: it came too late";
         Refusal {
             lock: Some(lock),
             token: Some(token),

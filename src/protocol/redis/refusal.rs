@@ -67,7 +67,7 @@ mod tests {
         let stale = Refusal::stale(lock, Token::MIN, Token::new(2));
         assert_eq!(
             text(&stale),
-            "-FENCED a newer holder has this lock: this write came too late \
+            "-FENCED a newer holder has this lock, or this grant was closed: it came too late \
              lock=\"tenant/\\\"4\\\\2\\\"\" token=1 watermark=2 outcome=not-applied\r\n"
         );
         let busy = Refusal::busy("a seal is under way", Duration::from_millis(1500));

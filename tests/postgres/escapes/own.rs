@@ -58,3 +58,40 @@ fn a_cursor_is_read_by_what_was_redefined_meanwhile() {
         unharmed(&world, script[0]);
     }
 }
+
+/// The same, by another session, which needs no ticket for a function that nobody calls yet.
+#[test]
+fn a_cursor_is_not_read_by_what_another_session_has_redefined() {
+    const MAKES: &str = "CREATE OR REPLACE FUNCTION seen(int) RETURNS int LANGUAGE plpgsql";
+    const HELD: &str = "DECLARE c CURSOR WITH HOLD FOR SELECT seen(i) FROM generate_series(1, 3) i";
+    const OPEN: &str = "DECLARE c CURSOR FOR SELECT seen(i) FROM generate_series(1, 3) i";
+    let stable = format!("{MAKES} STABLE AS 'BEGIN RETURN 1; END'");
+    let acting = format!(
+        "{MAKES} VOLATILE AS $$ BEGIN UPDATE public.orders SET note = 'written'; RETURN 1; END $$"
+    );
+    for (declared, reads) in [
+        (HELD, "COMMIT"),
+        (OPEN, "MOVE 2 IN c"),
+        (OPEN, "FETCH 2 FROM c"),
+    ] {
+        let world = world();
+        world.direct().query(&stable).ok();
+        let mut client = world.proxy.client();
+        for sql in ["BEGIN", declared] {
+            client.query(sql).ok();
+        }
+        world.proxy.client().query(&acting).ok();
+        let told = client.query(reads);
+        assert!(is_refusal(told.code()), "{declared}; {reads}: {told:?}");
+        drop(client);
+        unharmed(&world, reads);
+        // What is left as it was is read as before.
+        world.direct().query(&stable).ok();
+        world.proxy.client().query(&stable).ok();
+        let mut client = world.proxy.client();
+        for sql in ["BEGIN", declared, reads, "ROLLBACK"] {
+            let told = client.query(sql);
+            assert_eq!(told.code(), "", "{sql}: {told:?}");
+        }
+    }
+}

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use super::resolved::shifts;
 use super::unseen::Unseen;
-use crate::protocol::postgres::classify::{
-    Class, RelationName, SessionControl, Statement, TransactionControl,
-};
+use crate::protocol::postgres::classify::{Class, RelationName, Statement, TransactionControl};
 use crate::protocol::postgres::resolve::redefines;
 use crate::protocol::postgres::session::{Run, SpanId, commits};
 use crate::proxy::postgres::catalog::{Database, Unsettled};
@@ -73,40 +71,6 @@ impl Ending {
         self.defines = true;
         self.makes_foreign = true;
         self.shadows = true;
-    }
-}
-
-/// Cursors that may do anything as they are read: the last span in which one may have been opened.
-#[derive(Clone, Copy, Default)]
-pub(super) struct ActingCursors {
-    any: Option<SpanId>,
-    /// Read at their transaction's end, too (WITH HOLD).
-    held: Option<SpanId>,
-}
-
-impl ActingCursors {
-    /// A message that may do anything is forwarded: it may open any.
-    pub(super) fn note(&mut self, runs: &[Run], span: SpanId) {
-        let mut opened = runs.iter().filter_map(|run| run.statement.opens.as_ref());
-        self.any = Some(span);
-        if opened.any(|cursor| cursor.holds) {
-            self.held = Some(span);
-        }
-    }
-
-    /// Whether a statement may have one read.
-    pub(super) fn are_read_by(self, statement: &Statement) -> bool {
-        match statement.class {
-            Class::Session(SessionControl::Fetch(_)) => self.any.is_some(),
-            Class::Transaction(TransactionControl::Commit { .. }) => self.held.is_some(),
-            _ => false,
-        }
-    }
-
-    /// No transaction is open after this span. Whether one may have been read as it ended.
-    pub(super) fn ended(&mut self, span: SpanId) -> bool {
-        self.any = self.any.filter(|opened| *opened > span);
-        self.held.take_if(|opened| *opened <= span).is_some()
     }
 }
 

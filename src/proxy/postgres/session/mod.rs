@@ -15,6 +15,7 @@
 
 mod admit;
 mod again;
+mod cursors;
 mod effects;
 mod end;
 mod exporting;
@@ -37,7 +38,8 @@ use std::time::Duration;
 
 use self::admit::Admission;
 use self::again::Again;
-use self::effects::{ActingCursors, Effects};
+use self::cursors::Cursors;
+use self::effects::Effects;
 use self::end::Phase;
 use self::exporting::Exporting;
 use self::genuine::Sets;
@@ -192,8 +194,7 @@ struct Session {
     /// Tables of the open transaction that are plain, and all that it has created.
     made: Vec<RelationName>,
     created: Vec<RelationName>,
-    /// Cursors may act as they are read.
-    acting_cursors: ActingCursors,
+    cursors: Cursors,
     resolved: Resolved,
     again: Again,
     sets: Sets,
@@ -253,7 +254,7 @@ impl Session {
             shadowed: false,
             made: vec![],
             created: vec![],
-            acting_cursors: ActingCursors::default(),
+            cursors: Cursors::default(),
             resolved: Resolved::default(),
             again: Again::default(),
             sets,

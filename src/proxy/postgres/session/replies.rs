@@ -133,7 +133,7 @@ impl Session {
             self.flights.ended(span);
             self.made.clear();
             self.created.clear();
-            if self.acting_cursors.ended(span) {
+            if self.cursors.ended(span) {
                 self.core.distrust();
             }
             self.exporting.ended();

@@ -361,7 +361,9 @@ impl Session {
             .note_unsettled(&considered.runs, span, in_block, &self.database);
         if ending.distrusts {
             self.core.distrust();
-            self.acting_cursors.note(&considered.runs, span);
+        }
+        if runs {
+            self.cursors.note(&considered.runs, span, ending.distrusts);
         }
         match runs {
             true => self.note_made(ending),

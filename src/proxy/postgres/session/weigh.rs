@@ -214,10 +214,15 @@ impl Session {
         ending.made.clone_from(&self.made);
         ending.created.clone_from(&self.created);
         for run in runs {
-            if self.acting_cursors.are_read_by(&run.statement) {
+            if self.cursors.are_read_by(&run.statement) {
                 ending.distrust();
             }
             let mut needed = self.locks_of(run, &mut ending)?;
+            if self.reads_what_came_to_act(&run.statement)? {
+                ending.distrust();
+                ending.because = Some("a cursor reads by what has come to act");
+                needed = self.locks_of_anything()?;
+            }
             if self.holds_what_changed(run, &mut ending) {
                 // It is read at the transaction's end.
                 ending.distrust();

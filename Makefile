@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help dev test redis-suite postgres-suite check bench build-needs test-needs
+.PHONY: help dev test races redis-suite postgres-suite check bench build-needs test-needs
 
 RUST_MIN := 1.92.0
 # Debian keeps servers in sbin, which is not on the path of every user.
@@ -47,6 +47,7 @@ endef
 help:
 	echo "make dev    run lock service, proxy and an S3 store, to try it out"
 	echo "make test   install what the tests need, and run them all"
+	echo "make races  play 10,000 random rounds of holders that are stopped (some eight minutes)"
 	echo "make redis-suite  run Redis's own tests direct and through the proxy"
 	echo "make postgres-suite  run Postgres's and drivers' own tests direct and through the proxy"
 	echo "make check  format, lints, documentation, dependencies, house rules"
@@ -120,6 +121,10 @@ test: test-needs
 	        'binary(/^postgres/) - test(pg_dump_and) - test(races::) - test(peers::large::)'
 	done
 	cargo test --quiet --doc
+
+# Half of them by two proxies. The seeds are printed.
+races: test-needs
+	RINGFENCE_RACE_TRIES=5000 cargo test --test postgres random_steps -- --nocapture
 
 redis-suite: test-needs
 	cargo build --quiet --release

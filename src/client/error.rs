@@ -51,7 +51,7 @@ pub enum ClientError {
         reason: String,
     },
     /// The service refused the call; the same call again would be refused again.
-    #[error("the lock service refused: {message} ({code})")]
+    #[error("the lock service refused: {message} ({code:?})")]
     Refused {
         /// The gRPC code.
         code: tonic::Code,

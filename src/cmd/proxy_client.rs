@@ -42,7 +42,7 @@ pub(super) fn refused(status: &Status) -> Failure {
     Failure::new(
         code,
         format!(
-            "the proxy refused: {} ({})",
+            "the proxy refused: {} ({:?})",
             status.message(),
             status.code()
         ),

@@ -18,6 +18,8 @@ pub const ATTEMPT_MAX: u64 = (1 << 55) - 1;
 pub const INSTANCE_BYTES_MAX: usize = 64;
 /// Longest address of a proxy and longest id of its store, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 512;
+/// Most processes that a store says it may follow.
+const AFTER_MAX: usize = 64;
 
 fn invalid(what: &'static str, value: impl ToString, rule: impl ToString) -> Error {
     let value = value.to_string().chars().take(64).collect();
@@ -123,7 +125,7 @@ pub(super) fn store_id(id: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Empty: an older proxy, which does not tell it.
+/// Empty: a proxy that does not tell it.
 pub(super) fn process(id: &str) -> Result<(), Error> {
     let fits = id.len() <= INSTANCE_BYTES_MAX && id.bytes().all(|b| b.is_ascii_graphic());
     if !fits {
@@ -131,6 +133,14 @@ pub(super) fn process(id: &str) -> Result<(), Error> {
         return Err(invalid("process", id, rule));
     }
     Ok(())
+}
+
+pub(super) fn after(processes: &[String]) -> Result<(), Error> {
+    if processes.len() > AFTER_MAX {
+        let rule = format!("a store tells at most {AFTER_MAX}");
+        return Err(invalid("number of processes before", processes.len(), rule));
+    }
+    processes.iter().try_for_each(|id| process(id))
 }
 
 pub(super) fn admin_address(text: &str) -> Result<(), Error> {

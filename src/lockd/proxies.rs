@@ -22,8 +22,7 @@ const PREFIX: &str = "proxy/";
 pub(super) struct Proxy {
     pub(super) instance: String,
     pub(super) store_id: String,
-    /// The run of the store, and the process that it is open in.
-    pub(super) run: u64,
+    /// The process that the store is open in.
     pub(super) process: String,
     /// This store came in the place of another one, or was rolled back, and the proxy has not said
     /// yet that it noted that.
@@ -37,8 +36,6 @@ pub(super) struct Proxy {
 #[derive(Serialize, Deserialize)]
 struct Record {
     store_id: String,
-    #[serde(default)]
-    run: u64,
     #[serde(default)]
     process: String,
     #[serde(default)]
@@ -57,7 +54,6 @@ impl Proxy {
     fn to_record(&self) -> Vec<u8> {
         let record = Record {
             store_id: self.store_id.clone(),
-            run: self.run,
             process: self.process.clone(),
             replaced: self.replaced,
             is_new: self.is_new,
@@ -84,7 +80,6 @@ impl Proxy {
         Ok(Proxy {
             instance,
             store_id: record.store_id,
-            run: record.run,
             process: record.process,
             replaced: record.replaced,
             is_new: record.is_new,

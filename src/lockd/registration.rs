@@ -5,10 +5,24 @@
 //! of them would still be let in by the other. Invariants:
 //! - no clock decides: a process is gone when nothing, or another process, answers at its address;
 //!   silence proves nothing;
-//! - only a store that is shown to follow the registered one (the same, in a later run) is believed
-//!   to know its watermarks, and only it may come while the process before is silent: its file is
-//!   open in one process at a time;
+//! - only a store that is shown to follow the registered one is believed to know its watermarks, and
+//!   only it may come while the process before is silent: its file is open in one process at a time;
 //! - what a process is told about its store it is told again until it says that it has noted it.
+//!
+//! A store follows when the process that is registered here is one that it knows as its own past. It
+//! keeps, durably, the process that lockd is known to have noted last, and every one that has asked
+//! since; a process joins them before it asks, and stands there alone, durably, before it admits
+//! anything. So, wherever a process is killed:
+//! - before lockd has noted it, the one before it is registered, and the store knows that one;
+//! - after that, whether or not the answer came or was written down, the store knows this one;
+//! - a copy that was made while no process had the file open knows only processes up to the last one
+//!   before it. It follows while one of them is registered; then none came after it, and it has
+//!   everything that they admitted. Once another one is noted, it never follows again, however often
+//!   it is started: its own later processes are unknown here.
+//!
+//! A copy that was made under a running process knows that process, and follows while that is
+//! registered. Its mark says that it did not end in order: such a store asks for every floor
+//! (`proxy::watermarks`).
 
 use crate::lockd::proxies::Proxy;
 use crate::lockd::status::Error;
@@ -36,14 +50,24 @@ pub(super) enum Verdict {
     Refused(Error),
 }
 
-/// `before`: what is registered under the name. `registered`: the process has noted an answer
-/// before. `presence`: of the process that is registered, if it was looked for.
+/// What a registration says beside the record that it is to become.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Says {
+    /// The process has noted an answer before.
+    pub(super) registered: bool,
+    /// The processes that its store may follow.
+    pub(super) after: Vec<String>,
+}
+
+/// `before`: what is registered under the name. `presence`: of the process that is registered, if
+/// it was looked for.
 pub(super) fn decide(
     before: Option<&Proxy>,
     mut proxy: Proxy,
-    registered: bool,
+    says: &Says,
     presence: Option<&Presence>,
 ) -> Verdict {
+    let registered = says.registered;
     let instance = proxy.instance.clone();
     let tells_process = !proxy.process.is_empty();
     let Some(before) = before else {
@@ -57,15 +81,13 @@ pub(super) fn decide(
     if same_store && before.process == proxy.process {
         proxy.replaced = before.replaced && !registered;
         proxy.is_new = before.is_new && !registered;
-        proxy.run = proxy.run.max(before.run);
         let known = known(&proxy);
         return Verdict::Taken(proxy, known);
     }
     if registered {
         return Verdict::Refused(Error::TakenOut(instance));
     }
-    // An older proxy does not tell its run.
-    let follows = same_store && (!tells_process || proxy.run > before.run);
+    let follows = same_store && says.after.contains(&before.process);
     let admin = before.admin.clone();
     match presence {
         None => return Verdict::Ask,
@@ -82,9 +104,6 @@ pub(super) fn decide(
     }
     proxy.replaced = !follows || before.replaced;
     proxy.is_new = follows && before.is_new;
-    if same_store {
-        proxy.run = proxy.run.max(before.run);
-    }
     let known = known(&proxy);
     Verdict::Taken(proxy, known)
 }
@@ -99,21 +118,36 @@ fn known(proxy: &Proxy) -> Known {
 
 #[cfg(test)]
 mod tests {
-    use super::{Presence, Verdict, decide};
+    use super::{Presence, Says, Verdict, decide};
     use crate::lockd::proxies::Proxy;
     use crate::lockd::status::Error;
     use crate::proto::register_response::Known;
 
-    fn proxy(store_id: &str, run: u64, process: &str) -> Proxy {
+    fn proxy(store_id: &str, process: &str) -> Proxy {
         Proxy {
             instance: "edge".to_owned(),
             store_id: store_id.to_owned(),
-            run,
             process: process.to_owned(),
             replaced: false,
             is_new: false,
             admin: "http://127.0.0.1:7431".to_owned(),
             patterns: vec![],
+        }
+    }
+
+    /// A process that asks for the first time.
+    fn after(processes: &[&str]) -> Says {
+        Says {
+            registered: false,
+            after: processes.iter().map(|&it| it.to_owned()).collect(),
+        }
+    }
+
+    /// One that has noted an answer.
+    fn registered() -> Says {
+        Says {
+            registered: true,
+            ..Says::default()
         }
     }
 
@@ -130,16 +164,16 @@ mod tests {
 
     #[test]
     fn while_the_registered_process_runs_nobody_takes_its_name() {
-        let before = proxy("one", 4, "a");
-        for other in [
-            proxy("two", 1, "b"),
-            proxy("one", 4, "b"),
-            proxy("one", 5, "b"),
-            proxy("two", 0, ""),
+        let before = proxy("one", "a");
+        for (other, says) in [
+            (proxy("two", "b"), after(&[])),
+            (proxy("one", "b"), after(&[])),
+            (proxy("one", "b"), after(&["a"])),
+            (proxy("two", ""), after(&[])),
         ] {
-            let asked = decide(Some(&before), other.clone(), false, None);
+            let asked = decide(Some(&before), other.clone(), &says, None);
             assert!(matches!(asked, Verdict::Ask), "{asked:?}");
-            let here = decide(Some(&before), other, false, Some(&Presence::Here));
+            let here = decide(Some(&before), other, &says, Some(&Presence::Here));
             assert!(
                 matches!(here, Verdict::Refused(Error::NameTaken { .. })),
                 "{here:?}"
@@ -149,63 +183,73 @@ mod tests {
 
     #[test]
     fn silence_proves_nothing_but_where_the_store_itself_goes_on() {
-        let before = proxy("one", 4, "a");
-        for other in [proxy("two", 9, "b"), proxy("one", 4, "b")] {
-            let silent = decide(Some(&before), other, false, Some(&unknown()));
+        let before = proxy("one", "a");
+        for (other, says) in [
+            (proxy("two", "b"), after(&["a"])),
+            (proxy("one", "b"), after(&["0"])),
+        ] {
+            let silent = decide(Some(&before), other, &says, Some(&unknown()));
             assert!(
                 matches!(silent, Verdict::Refused(Error::NotProvenGone { .. })),
                 "{silent:?}"
             );
         }
-        let next = decide(Some(&before), proxy("one", 5, "b"), false, Some(&unknown()));
+        let next = proxy("one", "b");
+        let next = decide(Some(&before), next, &after(&["a"]), Some(&unknown()));
         assert_eq!(taken(next).1, Known::Same);
     }
 
     #[test]
-    fn another_store_and_one_that_is_not_in_a_later_run_are_lost_ones() {
-        let before = proxy("one", 4, "a");
-        for (other, known) in [
-            (proxy("one", 5, "b"), Known::Same),
-            (proxy("one", 4, "b"), Known::StoreLost),
-            (proxy("one", 3, "b"), Known::StoreLost),
-            (proxy("two", 9, "b"), Known::StoreLost),
-            // It does not tell.
-            (proxy("one", 0, ""), Known::Same),
+    fn another_store_and_one_that_does_not_know_the_last_process_are_lost_ones() {
+        let before = proxy("one", "c");
+        for (other, says, known) in [
+            (proxy("one", "d"), after(&["c"]), Known::Same),
+            // Killed once or more before it heard an answer.
+            (proxy("one", "d"), after(&["a", "b", "c"]), Known::Same),
+            (proxy("one", "d"), after(&["c", "x", "y"]), Known::Same),
+            // A copy from before `c`, started any number of times.
+            (proxy("one", "d"), after(&["b"]), Known::StoreLost),
+            (proxy("one", "d"), after(&["b", "x", "y"]), Known::StoreLost),
+            (proxy("one", "d"), after(&[]), Known::StoreLost),
+            (proxy("one", ""), after(&[]), Known::StoreLost),
+            (proxy("two", "d"), after(&["c"]), Known::StoreLost),
         ] {
-            let gone = decide(Some(&before), other.clone(), false, Some(&Presence::Gone));
-            assert_eq!(taken(gone).1, known, "{other:?}");
+            let presence = Some(&Presence::Gone);
+            let gone = decide(Some(&before), other.clone(), &says, presence);
+            assert_eq!(taken(gone).1, known, "{other:?} {says:?}");
         }
     }
 
     #[test]
     fn what_is_told_is_told_again_until_it_is_noted() {
+        let gone = Some(&Presence::Gone);
         for (before, known) in [
             (None, Known::New),
-            (Some(proxy("one", 4, "a")), Known::StoreLost),
+            (Some(proxy("one", "a")), Known::StoreLost),
         ] {
-            let other = proxy("two", 1, "b");
-            let verdict = decide(before.as_ref(), other.clone(), false, Some(&Presence::Gone));
+            let other = proxy("two", "b");
+            let verdict = decide(before.as_ref(), other.clone(), &after(&[]), gone);
             let (first, told) = taken(verdict);
             assert_eq!(told, known);
             // The same process, whose answer was lost, and the next one of its store.
-            let again = decide(Some(&first), other.clone(), false, None);
+            let again = decide(Some(&first), other.clone(), &after(&[]), None);
             assert_eq!(taken(again).1, known);
-            let next = proxy("two", 2, "c");
-            let next = decide(Some(&first), next, false, Some(&Presence::Gone));
-            assert_eq!(taken(next).1, known);
-            let (noted, told) = taken(decide(Some(&first), other, true, None));
+            let next = || proxy("two", "c");
+            let verdict = decide(Some(&first), next(), &after(&["b"]), gone);
+            assert_eq!(taken(verdict).1, known);
+            let (noted, told) = taken(decide(Some(&first), other, &registered(), None));
             assert_eq!(told, Known::Same);
-            let next = proxy("two", 2, "c");
-            let next = decide(Some(&noted), next, false, Some(&Presence::Gone));
-            assert_eq!(taken(next).1, Known::Same);
+            let verdict = decide(Some(&noted), next(), &after(&["b"]), gone);
+            assert_eq!(taken(verdict).1, Known::Same);
         }
     }
 
     #[test]
     fn a_process_that_was_taken_out_or_replaced_does_not_come_back() {
-        let other = proxy("two", 1, "b");
+        let other = proxy("two", "b");
         for before in [None, Some(&other)] {
-            let back = decide(before, proxy("one", 4, "a"), true, Some(&Presence::Gone));
+            let presence = Some(&Presence::Gone);
+            let back = decide(before, proxy("one", "a"), &registered(), presence);
             assert!(
                 matches!(back, Verdict::Refused(Error::TakenOut(_))),
                 "{back:?}"
@@ -214,11 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn an_older_proxy_that_tells_no_process_is_the_same_by_its_store() {
-        let before = proxy("one", 0, "");
-        let again = decide(Some(&before), before.clone(), false, None);
+    fn a_proxy_that_tells_no_process_is_the_same_by_its_store() {
+        let before = proxy("one", "");
+        let again = decide(Some(&before), before.clone(), &after(&[]), None);
         assert_eq!(taken(again).1, Known::Same);
-        let (first, told) = taken(decide(None, before, false, None));
+        let (first, told) = taken(decide(None, before, &after(&[]), None));
         assert_eq!((told, first.is_new), (Known::New, false));
     }
 }

@@ -12,7 +12,7 @@ use crate::clock;
 use crate::lockd::Core;
 use crate::lockd::input;
 use crate::lockd::proxies::Proxy;
-use crate::lockd::registration::{Presence, Verdict, decide};
+use crate::lockd::registration::{Presence, Says, Verdict, decide};
 use crate::lockd::status::Error;
 use crate::proto::register_response::Known;
 use crate::proto::registry_service_server::RegistryService;
@@ -44,7 +44,7 @@ impl Registry {
     }
 
     /// Registers it, if it may be.
-    async fn take(&self, proxy: &Proxy, registered: bool) -> Result<Known, Error> {
+    async fn take(&self, proxy: &Proxy, says: &Says) -> Result<Known, Error> {
         let mut looked: Option<(Proxy, Presence)> = None;
         for _ in 0..TRIES_MAX {
             let set = self.core.proxies.read().await?;
@@ -53,7 +53,7 @@ impl Registry {
             // What was found holds for the process that was looked for.
             let presence = looked.as_ref().filter(|(of, _)| Some(of) == before);
             let presence = presence.map(|(_, presence)| presence);
-            match decide(before, proxy.clone(), registered, presence) {
+            match decide(before, proxy.clone(), says, presence) {
                 Verdict::Refused(error) => return Err(error),
                 Verdict::Ask => {
                     let Some(before) = before else { continue };
@@ -130,17 +130,21 @@ impl RegistryService for Registry {
         input::store_id(&request.store_id)?;
         input::admin_address(&request.admin)?;
         input::process(&request.process)?;
+        input::after(&request.after)?;
         let proxy = Proxy {
             replaced: false,
             is_new: false,
             patterns: input::patterns(&request.patterns)?,
             instance: request.instance,
             store_id: request.store_id,
-            run: request.run,
             process: request.process,
             admin: request.admin,
         };
-        let known = self.take(&proxy, request.registered).await?;
+        let says = Says {
+            registered: request.registered,
+            after: request.after,
+        };
+        let known = self.take(&proxy, &says).await?;
         let keys = public_keys(&self.core);
         Ok(Response::new(RegisterResponse {
             known: known.into(),
@@ -158,7 +162,7 @@ impl RegistryService for Registry {
             .map(|proxy| RegisterRequest {
                 instance: proxy.instance.clone(),
                 store_id: proxy.store_id.clone(),
-                run: proxy.run,
+                after: Vec::new(),
                 process: proxy.process.clone(),
                 registered: false,
                 admin: proxy.admin.clone(),

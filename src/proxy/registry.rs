@@ -3,7 +3,8 @@
 //! One task registers this proxy again and again: lockd keeps registrations durably, but learns of
 //! a moved admin port or of new patterns only so. Invariants:
 //! - until lockd has answered, no ticket verifies and no floor is known: nothing is admitted. What
-//!   it says of a lost store is on disk before a ticket verifies;
+//!   it says of a lost store, and that it has noted this process, is on disk before a ticket
+//!   verifies;
 //! - once lockd refuses this process, since another one has its name or it was taken out of the
 //!   set, no ticket verifies any more: seals that follow do not reach it;
 //! - a ring of keys is taken only whole: an answer with a key that does not parse changes nothing.
@@ -62,8 +63,8 @@ pub enum Standing {
     New,
     /// The store that it knows.
     Same,
-    /// It knew the instance with another store, or with a later run of this one, or it does not
-    /// know a store that holds floors: what was sealed since may not be in it.
+    /// It knew the instance with another store, or with a process that this one does not know, or it
+    /// does not know a store that holds floors: what was sealed since may not be in it.
     StoreLost,
 }
 
@@ -247,21 +248,29 @@ impl Registry {
         if standing == Standing::StoreLost {
             // The first answer counts, also if this is tried again: it was taken then.
             self.shared.lost_at.get_or_init(Instant::now);
-            let (sender, durable) = oneshot::channel();
-            let done = |durable| {
-                // Nobody waits any more: it is asked again.
-                let _ = sender.send(durable);
-            };
-            self.shared.watermarks.submit(What::Doubted, Box::new(done));
-            if durable.await != Ok(true) {
-                return Err("that watermarks were lost cannot be made durable".to_owned());
-            }
+            self.make_durable(What::Doubted).await?;
         }
+        // After the doubt: what is not noted is told again.
+        let process = self.shared.registration.process.clone();
+        self.make_durable(What::Noted { process }).await?;
         self.shared.standing.send_replace(standing);
         self.shared.registered.store(true, Ordering::Relaxed);
         // At once: lockd tells it to every process until one says that it has noted it.
         self.shared.wanted.notify_one();
         Ok(())
+    }
+
+    async fn make_durable(&self, what: What) -> Result<(), String> {
+        let (sender, durable) = oneshot::channel();
+        let done = |durable| {
+            // Nobody waits any more: it is asked again.
+            let _ = sender.send(durable);
+        };
+        self.shared.watermarks.submit(what, Box::new(done));
+        match durable.await {
+            Ok(true) => Ok(()),
+            _ => Err("what the lock service says cannot be made durable".to_owned()),
+        }
     }
 
     fn stop_admitting(&self, reason: &str) {

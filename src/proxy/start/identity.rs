@@ -88,7 +88,7 @@ pub(super) fn keys(
                 store_id: start.store_id.clone(),
                 admin: format!("http://{}", advertised(options.admin, lockd)),
                 patterns: patterns.iter().map(|it| it.as_str().to_owned()).collect(),
-                run: start.run,
+                after: start.after.clone(),
                 process: start.process.clone(),
                 registered: false,
             };

@@ -177,6 +177,7 @@ fn write_change(
 ) -> Result<(), redb::Error> {
     let lock = match what {
         What::Confirmed => return database::set_unconfirmed(write, false),
+        What::Noted { process } => return database::set_noted(write, process),
         What::Doubted => {
             database::set_unconfirmed(write, true)?;
             return database::doubt(locks);
@@ -234,6 +235,7 @@ fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
             ..old
         }),
         What::Confirmed
+        | What::Noted { .. }
         | What::Doubted
         | What::Carries { .. }
         | What::Ended(_)

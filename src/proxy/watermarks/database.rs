@@ -26,7 +26,7 @@ pub const FILE_NAME: &str = "watermarks.redb";
 /// What redb may keep of the file in memory, in bytes.
 const CACHE_BYTES_MAX: usize = 64 << 20;
 
-const FORMAT: &str = "2";
+const FORMAT: &str = "3";
 
 /// Why the store was not opened. The proxy does not serve without it.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +94,9 @@ pub(super) struct Identity {
     pub(super) unconfirmed: bool,
     /// The lock patterns that it registers for.
     pub(super) patterns: Vec<String>,
+    /// The processes that lockd may have noted last: the one that is known to be noted, if any, and
+    /// then those that have asked since.
+    pub(super) lineage: Vec<String>,
 }
 
 pub(super) fn create_folder(dir: &Path) -> Result<(), OpenError> {
@@ -173,6 +176,7 @@ fn read_identity(database: &Database) -> Result<Identity, String> {
         fingerprint: number("fingerprint")?,
         unconfirmed: number("unconfirmed")? == 1,
         patterns: text("patterns")?.lines().map(str::to_owned).collect(),
+        lineage: text("lineage")?.lines().map(str::to_owned).collect(),
     })
 }
 
@@ -193,6 +197,7 @@ pub(super) fn write_identity(database: &Database, identity: &Identity) -> Result
             ("unconfirmed", flag(identity.unconfirmed)),
             // A lock name holds no control character, so a line holds a pattern.
             ("patterns", identity.patterns.join("\n")),
+            ("lineage", identity.lineage.join("\n")),
         ] {
             meta.insert(key, value.as_bytes())?;
         }
@@ -238,6 +243,14 @@ pub(super) fn set_unconfirmed(
 ) -> Result<(), redb::Error> {
     let value: &[u8] = if unconfirmed { b"1" } else { b"0" };
     write.open_table(META)?.insert("unconfirmed", value)?;
+    Ok(())
+}
+
+/// lockd is known to have noted this process: whatever came before it never counts again.
+pub(super) fn set_noted(write: &WriteTransaction, process: &str) -> Result<(), redb::Error> {
+    write
+        .open_table(META)?
+        .insert("lineage", process.as_bytes())?;
     Ok(())
 }
 

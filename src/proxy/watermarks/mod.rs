@@ -16,6 +16,8 @@ mod database;
 mod prepared;
 mod record;
 mod sessions;
+#[cfg(test)]
+mod tests;
 
 use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,6 +41,9 @@ pub use sessions::{BackendSession, LeftSession};
 
 /// Most changes that wait for the thread. One more is refused at once.
 pub const QUEUE_CHANGES_MAX: usize = 16 * 1024;
+
+/// Most processes of a lineage.
+const LINEAGE_MAX: usize = 16;
 
 /// What is to be made durable.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,6 +73,11 @@ pub enum What {
     },
     /// It is known that no older store was lost, or what it left has ended.
     Confirmed,
+    /// lockd has noted this process.
+    Noted {
+        /// See [`Start::process`].
+        process: String,
+    },
     /// This store was rolled back, or what was sealed since is not in it: lockd is asked for the
     /// floor of each lock in it, and what is not known may be at the backends.
     Doubted,
@@ -118,6 +128,8 @@ pub struct Start {
     pub run: u64,
     /// Random, made at this start: no other process has it, not even over a copy of the store.
     pub process: String,
+    /// The processes of this store that lockd may have noted last.
+    pub after: Vec<String>,
     /// It holds floors of locks whose tokens lockd issues.
     pub has_floors: bool,
     /// The last run ended unclean *and* under other rules: writes that it did not track as this run
@@ -191,7 +203,8 @@ impl Watermarks {
             path: path.clone(),
             reason,
         };
-        let begun = unpanicked(|| begin_run(data_dir, opening));
+        let process = random_id().map_err(failed)?;
+        let begun = unpanicked(|| begin_run(data_dir, opening, &process));
         let (database, last, identity, has_floors) = match begun {
             Ok(begun) => begun?,
             Err(Damaged) => return Err(unusable("it is damaged".to_owned())),
@@ -199,7 +212,8 @@ impl Watermarks {
         let start = Start {
             store_id: identity.store_id.clone(),
             run: identity.run,
-            process: random_id().map_err(failed)?,
+            process,
+            after: last.lineage,
             has_floors,
             suspect: !last.clean && last.fingerprint != identity.fingerprint,
             unconfirmed: identity.unconfirmed,
@@ -312,6 +326,7 @@ impl Drop for WatermarksThread {
 fn begin_run(
     data_dir: &Path,
     opening: Opening,
+    process: &str,
 ) -> Result<(Database, Identity, Identity, bool), OpenError> {
     let (database, last) = database::open(data_dir)?;
     let mut patterns = opening.patterns;
@@ -324,6 +339,7 @@ fn begin_run(
         clean: false,
         fingerprint: opening.fingerprint,
         patterns,
+        lineage: longer(&last.lineage, process),
         ..last.clone()
     };
     let unusable = |error: redb::Error| OpenError::Unusable {
@@ -333,6 +349,18 @@ fn begin_run(
     database::write_identity(&database, &identity).map_err(unusable)?;
     let has_floors = database::has_floors(&database).map_err(unusable)?;
     Ok((database, last, identity, has_floors))
+}
+
+/// The lineage with a process that is going to ask. Where many in a row were never answered, the
+/// oldest of those that asked are forgotten; had lockd noted one of them, this store would be taken
+/// for a lost one, which is safe.
+fn longer(lineage: &[String], process: &str) -> Vec<String> {
+    let mut lineage = lineage.to_vec();
+    if lineage.len() >= LINEAGE_MAX {
+        lineage.remove(1);
+    }
+    lineage.push(process.to_owned());
+    lineage
 }
 
 /// The file is not what redb wrote.
@@ -353,6 +381,7 @@ fn new_identity(opening: &Opening) -> std::io::Result<Identity> {
         fingerprint: opening.fingerprint,
         unconfirmed: opening.registered,
         patterns: vec![],
+        lineage: vec![],
     })
 }
 

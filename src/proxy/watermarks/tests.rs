@@ -1,0 +1,81 @@
+//! What the store says of its own past, wherever a process of it was killed.
+
+use std::path::Path;
+use std::sync::mpsc::channel;
+
+use super::{LINEAGE_MAX, Opening, Start, Watermarks, WatermarksThread, What};
+
+fn open(dir: &Path) -> (Watermarks, WatermarksThread, Start) {
+    let opening = Opening {
+        init: false,
+        alone: false,
+        registered: true,
+        fingerprint: 1,
+        patterns: vec![],
+    };
+    Watermarks::open(dir, opening).unwrap()
+}
+
+/// A process that is killed before it has noted an answer.
+fn killed(dir: &Path) -> Start {
+    open(dir).2
+}
+
+fn note(watermarks: &Watermarks, process: &str) {
+    let (told, durable) = channel();
+    let process = process.to_owned();
+    let done = move |durable| told.send(durable).unwrap();
+    watermarks.submit(What::Noted { process }, Box::new(done));
+    assert!(durable.recv().unwrap());
+}
+
+/// A process that is killed after it has noted an answer.
+fn noted(dir: &Path) -> Start {
+    let (watermarks, _thread, start) = open(dir);
+    note(&watermarks, &start.process);
+    start
+}
+
+#[test]
+fn whichever_process_lockd_noted_last_is_known_to_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = killed(dir.path());
+    assert!(first.after.is_empty());
+    // lockd may have noted the first, or nobody.
+    let second = noted(dir.path());
+    assert_eq!(second.after, [first.process.clone()]);
+    // From here on only the second counts, until the next one asks.
+    let third = killed(dir.path());
+    assert_eq!(third.after, [second.process.clone()]);
+    // lockd has the second or the third.
+    let fourth = killed(dir.path());
+    assert_eq!(fourth.after, [second.process.clone(), third.process]);
+}
+
+#[test]
+fn an_older_copy_never_knows_a_later_process_however_often_it_is_started() {
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let first = noted(dir.path());
+    let file = super::FILE_NAME;
+    std::fs::copy(dir.path().join(file), copy.path().join(file)).unwrap();
+    let second = noted(dir.path());
+    for _ in 0..3 {
+        let restored = killed(copy.path());
+        assert_eq!(restored.after[0], first.process);
+        assert!(!restored.after.contains(&second.process));
+    }
+}
+
+#[test]
+fn a_lineage_that_is_never_answered_stays_short_and_keeps_its_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = noted(dir.path());
+    let mut last = first.clone();
+    for _ in 0..2 * LINEAGE_MAX {
+        let next = killed(dir.path());
+        assert_eq!(next.after.first(), Some(&first.process));
+        assert_eq!(next.after.last(), Some(&last.process));
+        assert!(next.after.len() <= LINEAGE_MAX);
+        last = next;
+    }
+}

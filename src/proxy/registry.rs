@@ -79,10 +79,12 @@ struct Shared {
     registration: RegisterRequest,
     /// The store holds floors from before this process.
     has_floors: bool,
+    /// See [`Start::unclean`].
+    unclean: bool,
     watermarks: Watermarks,
     /// An answer was taken, and what it said of the store is on disk.
     registered: AtomicBool,
-    lost_at: OnceLock<Instant>,
+    taken_at: OnceLock<Instant>,
     /// Why lockd refuses this process.
     refusal: Mutex<Option<String>>,
     ring: watch::Sender<Ring>,
@@ -122,9 +124,10 @@ impl Registry {
             shared: Arc::new(Shared {
                 registration,
                 has_floors: start.has_floors,
+                unclean: start.unclean,
                 watermarks: watermarks.clone(),
                 registered: AtomicBool::new(false),
-                lost_at: OnceLock::new(),
+                taken_at: OnceLock::new(),
                 refusal: Mutex::default(),
                 ring: watch::Sender::new(Ring::default()),
                 standing: watch::Sender::new(Standing::Pending),
@@ -144,10 +147,10 @@ impl Registry {
         self.shared.standing.subscribe()
     }
 
-    /// When lockd said that the store was lost: until then another process may have admitted
-    /// writes, which are not in this store.
-    pub fn lost_at(&self) -> Option<Instant> {
-        self.shared.lost_at.get().copied()
+    /// When lockd took this process in, if its store may lack what was admitted last: until then
+    /// another process may have admitted writes, which are not in this store.
+    pub fn taken_at(&self) -> Option<Instant> {
+        self.shared.taken_at.get().copied()
     }
 
     /// Why lockd refuses this process, if it does.
@@ -245,9 +248,11 @@ impl Registry {
             Known::StoreLost => Standing::StoreLost,
             Known::Same | Known::Unspecified => Standing::Same,
         };
-        if standing == Standing::StoreLost {
+        if standing == Standing::StoreLost || self.shared.unclean {
             // The first answer counts, also if this is tried again: it was taken then.
-            self.shared.lost_at.get_or_init(Instant::now);
+            self.shared.taken_at.get_or_init(Instant::now);
+        }
+        if standing == Standing::StoreLost {
             self.make_durable(What::Doubted).await?;
         }
         // After the doubt: what is not noted is told again.

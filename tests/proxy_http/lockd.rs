@@ -269,3 +269,40 @@ async fn a_lost_store_starts_at_the_floors_and_in_doubt() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_an_end_out_of_order_a_store_asks_for_every_floor() {
+    let (mut world, registry, setup) = world_with_lockd().await;
+    registry.set_floor("accounts/7", 1);
+    registry.set_floor("accounts/8", 1);
+    let (old, new) = (world.ticket("accounts/7", 1), world.ticket("accounts/7", 2));
+    let same = world.ticket("accounts/8", 1);
+    world.pass(&put("/accounts/7/x", &old, "v")).await;
+    world.pass(&put("/accounts/8/x", &same, "v")).await;
+    world.pass(&put("/accounts/8/x", &same, "v")).await;
+    world.crash();
+    // The file may be a copy that was made before the grant of 2 was sealed here.
+    registry.set_floor("accounts/7", 2);
+    world.start(&setup, false).unwrap();
+    are_keys_known(&world).await;
+    let stale = world.ask(&put("/accounts/7/x", &old, "v")).await;
+    stale.refused(412, "stale");
+    // What was admitted under it may be at the backend.
+    let busy = world.ask(&put("/accounts/7/x", &new, "v")).await;
+    busy.refused(503, "busy");
+    // A holder that is the last one goes on.
+    world.pass(&put("/accounts/8/x", &same, "v")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_an_orderly_end_a_store_knows_its_floors() {
+    let (mut world, registry, setup) = world_with_lockd().await;
+    registry.set_floor("accounts/7", 1);
+    let old = world.ticket("accounts/7", 1);
+    world.pass(&put("/accounts/7/x", &old, "v")).await;
+    world.shutdown().await;
+    registry.0.lock().unwrap().floors.clear();
+    world.start(&setup, false).unwrap();
+    are_keys_known(&world).await;
+    world.pass(&put("/accounts/7/x", &old, "v")).await;
+}

@@ -14,6 +14,16 @@ use crate::lock_name::LockName;
 use crate::proxy::registry::{Registry, Standing};
 use crate::proxy::watermarks::{LoadError, Stored};
 
+/// What is known of a lock beside its record.
+struct Told {
+    /// lockd's word; 1 where it was not asked.
+    floor: u64,
+    /// An older store may have been lost.
+    unconfirmed: bool,
+    /// The record may not be the last one.
+    doubted: bool,
+}
+
 impl Gates {
     pub(super) async fn load(&self, lock: &LockName, unsigned: bool) -> Result<Arc<Entry>, NoGate> {
         let inner = &self.inner;
@@ -22,28 +32,46 @@ impl Gates {
             .await
             .unwrap_or(Err(LoadError::Unavailable))
             .map_err(NoGate::Store)?;
+        // Never a gate from a record of the other kind: it would be one without lockd's word.
+        if stored.is_some_and(|stored| stored.unsigned != unsigned) {
+            return Err(NoGate::OtherKind);
+        }
         let unconfirmed = inner.is_unconfirmed();
+        let doubted = stored.is_some_and(|stored| inner.watermarks.is_doubted(&stored));
         let floor = match (&inner.registry, stored) {
             // lockd knows nothing of another service's tokens; `--init` spoke for these.
             (Some(registry), None) if !unsigned => registry.floor(lock).await,
-            (Some(registry), Some(stored))
-                if (unconfirmed || stored.doubted) && !stored.unsigned =>
-            {
+            (Some(registry), Some(stored)) if doubted || unconfirmed && !stored.unsigned => {
                 registry.floor(lock).await
             }
-            (None, Some(stored)) if stored.doubted => {
+            (None, Some(_)) if doubted => {
                 Err("its record was rolled back, and no lock service is configured".to_owned())
             }
             _ => Ok(1),
         };
         let floor = floor.map_err(NoGate::Floor)?.max(1);
-        Ok(inner.start_gate(lock, stored, floor, unsigned, unconfirmed))
+        let told = Told {
+            floor,
+            unconfirmed,
+            doubted,
+        };
+        Ok(inner.start_gate(lock, stored, told, unsigned))
     }
 
     /// When everything that is not known here has ended at the backends.
     pub fn holds_end(&self) -> Instant {
         let holds = self.inner.holds.0.iter().map(|(_, hold)| *hold);
         self.inner.hold_from() + holds.max().unwrap_or_default()
+    }
+
+    /// Whether locks of which nothing is known here may still start in doubt: a run that ends before
+    /// that leaves it to the next one.
+    pub fn is_in_holds(&self) -> bool {
+        let inner = &self.inner;
+        let taken = |registry: &Registry| registry.taken_at().is_some();
+        let is_taken = inner.registry.as_ref().is_none_or(taken);
+        (inner.start.unclean && !is_taken)
+            || (inner.start.unclean || inner.start.suspect) && Instant::now() < self.holds_end()
     }
 
     /// Floor, watermark and doubts of a lock that is known here, loaded or not. Blocks on the disk.
@@ -88,26 +116,24 @@ impl Inner {
         &self,
         lock: &LockName,
         stored: Option<Stored>,
-        floor: u64,
+        told: Told,
         unsigned: bool,
-        unconfirmed: bool,
     ) -> Arc<Entry> {
         let (mut recovered, until) = match stored {
             Some(stored) => self.recover(lock, &stored),
             None => (
                 Recovered {
-                    floor,
+                    floor: told.floor,
                     ..Recovered::default()
                 },
                 self.hold_end(lock, None),
             ),
         };
-        recovered.floor = recovered.floor.max(floor);
-        let doubtful = unconfirmed || self.start.suspect;
-        // What was rolled back says nothing of what was admitted since.
-        let untold = stored.is_none_or(|stored| unconfirmed && !stored.unsigned);
-        if untold && doubtful && Instant::now() < until {
-            recovered.in_doubt = vec![recovered.floor - 1];
+        recovered.floor = recovered.floor.max(told.floor);
+        if Instant::now() < until
+            && let Some(in_doubt) = self.untold(stored, &told, recovered.floor, unsigned)
+        {
+            recovered.in_doubt = in_doubt;
         }
         let timed = recovered.in_doubt.clone();
         let unproven = self.left.is_pending(lock).then(|| {
@@ -119,7 +145,6 @@ impl Inner {
         recovered.in_doubt.extend(unproven);
         let hold = stored.map_or(Duration::ZERO, |stored| stored.hold);
         let gate = Gate::new(lock.clone(), &recovered);
-        let unsigned = stored.map_or(unsigned, |stored| stored.unsigned);
         let floors = self.floors.iter().filter(|it| it.guards(lock)).cloned();
         let parts = (
             self.watermarks.clone(),
@@ -137,6 +162,30 @@ impl Inner {
         entry
     }
 
+    /// What is in doubt since the store may lack what was admitted last; `None`: it has it all.
+    fn untold(
+        &self,
+        stored: Option<Stored>,
+        told: &Told,
+        floor: u64,
+        unsigned: bool,
+    ) -> Option<Vec<u64>> {
+        let below = Some(vec![floor - 1]);
+        match stored {
+            // A copy that was made under a running process may lack the whole record.
+            None if told.unconfirmed || self.start.suspect => below,
+            None if self.start.unclean && !unsigned => below,
+            None => None,
+            Some(stored) if stored.unsigned => None,
+            // What was rolled back says nothing of what was admitted since.
+            Some(_) if told.unconfirmed => below,
+            Some(stored) if told.doubted && floor > stored.floor => below,
+            // Its holder was admitted later, too, maybe: it goes on, and newer ones wait.
+            Some(stored) if told.doubted => Some(stored.recover(true).in_doubt),
+            Some(_) => None,
+        }
+    }
+
     fn recover(&self, lock: &LockName, stored: &Stored) -> (Recovered, Instant) {
         let older = stored.dirty_run.is_some_and(|run| run != self.start.run);
         let suspect = self.start.suspect && stored.dirty_run != Some(self.start.run);
@@ -152,11 +201,11 @@ impl Inner {
         self.hold_from() + recorded.max(self.holds.of(lock))
     }
 
-    /// This run's start: the process before had this store open. One with another store may have
-    /// run until lockd took this one in its place.
+    /// This run's start: the process before had this store open. One with another store, or with the
+    /// one that this is a copy of, may have run until lockd took this one in its place.
     fn hold_from(&self) -> Instant {
-        let lost_at = self.registry.as_ref().and_then(Registry::lost_at);
-        lost_at.unwrap_or(self.started)
+        let taken_at = self.registry.as_ref().and_then(Registry::taken_at);
+        taken_at.unwrap_or(self.started)
     }
 
     fn look_stored(&self, lock: &LockName, stored: &Stored) -> (Status, Duration) {

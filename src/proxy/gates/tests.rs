@@ -191,6 +191,24 @@ async fn a_longer_hold_is_on_disk_before_its_listener_is_admitted() {
     );
 }
 
+#[tokio::test]
+async fn a_token_of_the_other_kind_makes_no_gate() {
+    let mut store = Store::new();
+    let gates = store.start(true);
+    gates.settle(&claim(5), None, soon()).await.unwrap();
+    store.crash();
+    let gates = store.start(false);
+    let bare = Claim {
+        unsigned: true,
+        ..claim(9)
+    };
+    let refused = gates.settle(&bare, None, soon()).await.unwrap_err();
+    assert_eq!(refused.code, Code::Invalid);
+    assert!(gates.loaded(&bare.lock).is_none());
+    let record = gates.inner.watermarks.load(&bare.lock).unwrap().unwrap();
+    assert_eq!((record.floor, record.unsigned), (5, false));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn retiring_while_others_present_never_lets_two_tokens_in() {
     let mut store = Store::new();

@@ -311,7 +311,8 @@ impl Proxy {
             let ended = ends.iter().all(|end| matches!(end, Ok(Ok(true))));
             gates.evict_all();
             if let Some(thread) = thread {
-                thread.close(ended && gates.doubts().count() == 0);
+                let clean = gates.doubts().count() == 0 && !gates.is_in_holds();
+                thread.close(ended && clean);
             }
         };
         if tokio::task::spawn_blocking(end).await.is_err() {

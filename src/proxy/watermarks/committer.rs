@@ -95,7 +95,12 @@ impl Committer {
         let written = write_batch(database, batch, run);
         drop(guard);
         match written {
-            Ok(()) => true,
+            Ok(()) => {
+                if batch.iter().any(|change| change.what == What::Doubted) {
+                    self.shared.doubt_before(run);
+                }
+                true
+            }
             Err(error) => {
                 tracing::error!(%error, "watermarks cannot be made durable: writes are refused");
                 self.close();
@@ -180,7 +185,7 @@ fn write_change(
         What::Noted { process } => return database::set_noted(write, process),
         What::Doubted => {
             database::set_unconfirmed(write, true)?;
-            return database::doubt(locks);
+            return database::set_lost_before(write, run);
         }
         What::Carries { session, lock } => return sessions::insert(write, session, lock, run),
         What::Ended(session) => return sessions::remove(write, session),
@@ -220,8 +225,8 @@ fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
             dirty_run: Some(run),
             hold: merged_hold(*hold, old),
             unsigned: *unsigned,
-            // Its gate was loaded with lockd's word.
-            doubted: false,
+            // Its gate was loaded with lockd's word where there was a doubt.
+            run,
         }),
         What::Hold { hold, .. } => old.map(|old| Stored {
             dirty_run: Some(run),

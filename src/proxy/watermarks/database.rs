@@ -92,6 +92,12 @@ pub(super) struct Identity {
     /// An older store may have been lost, or this one rolled back: what is not known here may be
     /// at the backends.
     pub(super) unconfirmed: bool,
+    /// What earlier runs than this one wrote may be too low: lockd said that the store was lost or
+    /// rolled back.
+    pub(super) lost_before: u64,
+    /// The same for a store that lockd vouches for: its file may be a copy that was made under a
+    /// running process, since the last run did not end in order.
+    pub(super) unclean_before: u64,
     /// The lock patterns that it registers for.
     pub(super) patterns: Vec<String>,
     /// The processes that lockd may have noted last: the one that is known to be noted, if any, and
@@ -175,6 +181,8 @@ fn read_identity(database: &Database) -> Result<Identity, String> {
         clean: number("clean")? == 1,
         fingerprint: number("fingerprint")?,
         unconfirmed: number("unconfirmed")? == 1,
+        lost_before: number("lost_before")?,
+        unclean_before: number("unclean_before")?,
         patterns: text("patterns")?.lines().map(str::to_owned).collect(),
         lineage: text("lineage")?.lines().map(str::to_owned).collect(),
     })
@@ -195,6 +203,8 @@ pub(super) fn write_identity(database: &Database, identity: &Identity) -> Result
             ("clean", flag(identity.clean)),
             ("fingerprint", identity.fingerprint.to_string()),
             ("unconfirmed", flag(identity.unconfirmed)),
+            ("lost_before", identity.lost_before.to_string()),
+            ("unclean_before", identity.unclean_before.to_string()),
             // A lock name holds no control character, so a line holds a pattern.
             ("patterns", identity.patterns.join("\n")),
             ("lineage", identity.lineage.join("\n")),
@@ -254,26 +264,12 @@ pub(super) fn set_noted(write: &WriteTransaction, process: &str) -> Result<(), r
     Ok(())
 }
 
-/// Marks each record whose floor lockd knows as one that may be too low.
-pub(super) fn doubt(locks: &mut Locks<'_>) -> Result<(), redb::Error> {
-    let mut doubted = vec![];
-    for row in locks.iter()? {
-        let (name, value) = row?;
-        let name = name.value();
-        // A torn one is refused anyway.
-        if let Ok(stored) = Stored::decode(name, value.value())
-            && !stored.unsigned
-        {
-            doubted.push((name.to_owned(), stored));
-        }
-    }
-    for (name, stored) in doubted {
-        let stored = Stored {
-            doubted: true,
-            ..stored
-        };
-        locks.insert(name.as_str(), stored.encode(&name).as_slice())?;
-    }
+/// What earlier runs than this one wrote may be too low.
+pub(super) fn set_lost_before(write: &WriteTransaction, run: u64) -> Result<(), redb::Error> {
+    let value = run.to_string();
+    write
+        .open_table(META)?
+        .insert("lost_before", value.as_bytes())?;
     Ok(())
 }
 

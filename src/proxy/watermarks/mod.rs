@@ -5,6 +5,10 @@
 //! - a change is on disk before its owner is told so; a change that failed says so, and the store
 //!   serves again as soon as the disk does;
 //! - floors and watermarks in the file never fall;
+//! - what a run wrote is believed by a later one only if the file is known to be the last that there
+//!   was: after an end out of order it may be a copy that was made under a running process, and after
+//!   lockd's word that the store was lost it is an older one. So each record tells its run, and where
+//!   lockd can be asked, those of earlier runs are doubted until it was;
 //! - a mark of a run says that this run may have left writes at a backend; it is cleared only when
 //!   the lock's gate was idle.
 //!
@@ -22,6 +26,7 @@ mod tests;
 use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
@@ -79,7 +84,8 @@ pub enum What {
         process: String,
     },
     /// This store was rolled back, or what was sealed since is not in it: lockd is asked for the
-    /// floor of each lock in it, and what is not known may be at the backends.
+    /// floor of each lock in it that was not raised in this run, and what is not known may be at the
+    /// backends.
     Doubted,
     /// A backend session is about to carry its first write under a lock.
     Carries {
@@ -132,6 +138,9 @@ pub struct Start {
     pub after: Vec<String>,
     /// It holds floors of locks whose tokens lockd issues.
     pub has_floors: bool,
+    /// The last run did not end in order, as far as this file knows, and lockd can be asked for what
+    /// may be missing in it: it may be a copy that was made while a process used it.
+    pub unclean: bool,
     /// The last run ended unclean *and* under other rules: writes that it did not track as this run
     /// would may be at the backends.
     pub suspect: bool,
@@ -159,12 +168,18 @@ pub struct WatermarksThread {
 struct Shared {
     /// `None` while it has failed.
     database: RwLock<Option<Database>>,
+    /// What earlier runs than this one wrote may be too low.
+    doubted_before: AtomicU64,
 }
 
 impl Shared {
     // A panic inside redb leaves no state of ours half changed: the database is closed on errors.
     fn read_database(&self) -> RwLockReadGuard<'_, Option<Database>> {
         self.database.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doubt_before(&self, run: u64) {
+        self.doubted_before.fetch_max(run, Ordering::AcqRel);
     }
 
     fn write_database(&self) -> RwLockWriteGuard<'_, Option<Database>> {
@@ -204,28 +219,40 @@ impl Watermarks {
             reason,
         };
         let process = random_id().map_err(failed)?;
+        let registered = opening.registered;
         let begun = unpanicked(|| begin_run(data_dir, opening, &process));
         let (database, last, identity, has_floors) = match begun {
             Ok(begun) => begun?,
             Err(Damaged) => return Err(unusable("it is damaged".to_owned())),
         };
+        let unclean = registered && !last.clean;
         let start = Start {
             store_id: identity.store_id.clone(),
             run: identity.run,
             process,
             after: last.lineage,
+            unclean,
             has_floors,
             suspect: !last.clean && last.fingerprint != identity.fingerprint,
             unconfirmed: identity.unconfirmed,
             patterns: identity.patterns.clone(),
         };
-        let (watermarks, thread) = spawn(data_dir, database, identity)?;
+        let unclean_before = registered.then_some(identity.unclean_before);
+        let doubted_before = identity.lost_before.max(unclean_before.unwrap_or(0));
+        let (watermarks, thread) = spawn(data_dir, database, identity, doubted_before)?;
         Ok((watermarks, thread, start))
     }
 
     /// The record of a lock. Blocks on the disk.
     pub fn load(&self, lock: &LockName) -> Result<Option<Stored>, LoadError> {
         self.with_database(|database| database::load(database, lock))
+    }
+
+    /// Whether the record's floor may have been higher: lockd is to be asked for it.
+    pub fn is_doubted(&self, stored: &Stored) -> bool {
+        let before = self.shared.doubted_before.load(Ordering::Acquire);
+        // lockd knows nothing of another service's tokens.
+        !stored.unsigned && stored.run < before
     }
 
     /// Records in the order of their names. Blocks on the disk.
@@ -334,8 +361,11 @@ fn begin_run(
         let dropped = last.patterns.iter().filter(|it| !patterns.contains(it));
         patterns.extend(dropped.cloned().collect::<Vec<_>>());
     }
+    let run = last.run + 1;
+    let unclean = opening.registered && !last.clean;
     let identity = Identity {
-        run: last.run + 1,
+        run,
+        unclean_before: if unclean { run } else { last.unclean_before },
         clean: false,
         fingerprint: opening.fingerprint,
         patterns,
@@ -380,6 +410,8 @@ fn new_identity(opening: &Opening) -> std::io::Result<Identity> {
         clean: true,
         fingerprint: opening.fingerprint,
         unconfirmed: opening.registered,
+        lost_before: 0,
+        unclean_before: 0,
         patterns: vec![],
         lineage: vec![],
     })
@@ -396,9 +428,11 @@ fn spawn(
     data_dir: &Path,
     database: Database,
     identity: Identity,
+    doubted_before: u64,
 ) -> Result<(Watermarks, WatermarksThread), OpenError> {
     let shared = Arc::new(Shared {
         database: RwLock::new(Some(database)),
+        doubted_before: AtomicU64::new(doubted_before),
     });
     let (queue, work) = sync_channel(QUEUE_CHANGES_MAX);
     let committer = Committer::new(data_dir.into(), Arc::clone(&shared), identity);

@@ -23,20 +23,18 @@ pub struct Stored {
     pub hold: Duration,
     /// Its tokens come from another lock service.
     pub unsigned: bool,
-    /// It was written before the store was found to be rolled back: the floor may have been higher,
-    /// and lockd is asked for it.
-    pub doubted: bool,
+    /// The run that raised it: its floor was lockd's word then, or above.
+    pub run: u64,
 }
 
 /// Bytes that are no record of this lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Torn;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const FLAG_DRAINED: u8 = 1;
 const FLAG_UNSIGNED: u8 = 2;
-const FLAG_DOUBTED: u8 = 4;
-const FIELDS_BYTES: usize = 2 + 8 + 8 + 8 + 4;
+const FIELDS_BYTES: usize = 2 + 8 + 8 + 8 + 4 + 8;
 /// Length of a record, in bytes.
 pub const RECORD_BYTES: usize = FIELDS_BYTES + 4;
 
@@ -65,15 +63,15 @@ impl Stored {
         let mut bytes = [0; RECORD_BYTES];
         let drained = if self.drained { FLAG_DRAINED } else { 0 };
         let unsigned = if self.unsigned { FLAG_UNSIGNED } else { 0 };
-        let doubted = if self.doubted { FLAG_DOUBTED } else { 0 };
         let hold_ms = u32::try_from(self.hold.as_millis()).unwrap_or(u32::MAX);
         bytes[0] = VERSION;
-        bytes[1] = drained | unsigned | doubted;
+        bytes[1] = drained | unsigned;
         bytes[2..10].copy_from_slice(&self.floor.to_le_bytes());
         bytes[10..18].copy_from_slice(&self.watermark.to_le_bytes());
         // Runs are counted from 1.
         bytes[18..26].copy_from_slice(&self.dirty_run.unwrap_or(0).to_le_bytes());
         bytes[26..30].copy_from_slice(&hold_ms.to_le_bytes());
+        bytes[30..38].copy_from_slice(&self.run.to_le_bytes());
         let sum = checksum(lock.as_bytes(), &bytes[..FIELDS_BYTES]);
         bytes[FIELDS_BYTES..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -89,15 +87,15 @@ impl Stored {
         let mut hold = [0; 4];
         hold.copy_from_slice(&bytes[26..30]);
         let sum = checksum(lock.as_bytes(), &bytes[..FIELDS_BYTES]);
-        let run = number(18);
+        let dirty_run = number(18);
         let stored = Stored {
             floor: number(2),
             watermark: number(10),
             drained: bytes[1] & FLAG_DRAINED != 0,
-            dirty_run: (run != 0).then_some(run),
+            dirty_run: (dirty_run != 0).then_some(dirty_run),
             hold: Duration::from_millis(u32::from_le_bytes(hold).into()),
             unsigned: bytes[1] & FLAG_UNSIGNED != 0,
-            doubted: bytes[1] & FLAG_DOUBTED != 0,
+            run: number(30),
         };
         let sound = bytes[0] == VERSION
             && bytes[FIELDS_BYTES..] == sum.to_le_bytes()
@@ -128,7 +126,7 @@ mod tests {
             dirty_run: Some(3),
             hold: Duration::from_secs(30),
             unsigned: false,
-            doubted: false,
+            run: 3,
         }
     }
 
@@ -138,7 +136,6 @@ mod tests {
             drained: false,
             dirty_run: None,
             unsigned: true,
-            doubted: true,
             floor: 9,
             ..stored()
         };

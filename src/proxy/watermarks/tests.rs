@@ -2,8 +2,11 @@
 
 use std::path::Path;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use super::{LINEAGE_MAX, Opening, Start, Watermarks, WatermarksThread, What};
+use crate::gate::Record;
+use crate::lock_name::LockName;
 
 fn open(dir: &Path) -> (Watermarks, WatermarksThread, Start) {
     let opening = Opening {
@@ -64,6 +67,56 @@ fn an_older_copy_never_knows_a_later_process_however_often_it_is_started() {
         assert_eq!(restored.after[0], first.process);
         assert!(!restored.after.contains(&second.process));
     }
+}
+
+#[test]
+fn after_an_end_out_of_order_every_record_is_doubted_until_it_is_raised_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (watermarks, thread, start) = open(dir.path());
+    assert!(!start.unclean);
+    raise(&watermarks, "a");
+    raise(&watermarks, "b");
+    let doubted = |watermarks: &Watermarks, lock: &str| {
+        let stored = watermarks.load(&LockName::new(lock).unwrap());
+        watermarks.is_doubted(&stored.unwrap().unwrap())
+    };
+    assert!(!doubted(&watermarks, "a"));
+    drop((watermarks, thread));
+    let (watermarks, thread, start) = open(dir.path());
+    assert!(start.unclean && doubted(&watermarks, "a") && doubted(&watermarks, "b"));
+    raise(&watermarks, "a");
+    assert!(!doubted(&watermarks, "a"));
+    // A clean end proves nothing of what was not looked at since.
+    thread.close(true);
+    let (watermarks, thread, start) = open(dir.path());
+    assert!(!start.unclean && !doubted(&watermarks, "a") && doubted(&watermarks, "b"));
+    let (told, durable) = channel();
+    let done = move |durable| told.send(durable).unwrap();
+    watermarks.submit(What::Doubted, Box::new(done));
+    assert!(durable.recv().unwrap());
+    assert!(doubted(&watermarks, "a"));
+    raise(&watermarks, "a");
+    assert!(!doubted(&watermarks, "a"));
+    thread.close(true);
+    let (watermarks, ..) = open(dir.path());
+    assert!(!doubted(&watermarks, "a") && doubted(&watermarks, "b"));
+}
+
+fn raise(watermarks: &Watermarks, lock: &str) {
+    let (told, durable) = channel();
+    let what = What::Raise {
+        lock: LockName::new(lock).unwrap(),
+        record: Record {
+            floor: 7,
+            watermark: 7,
+            drained: true,
+        },
+        hold: Duration::ZERO,
+        unsigned: false,
+    };
+    let done = move |durable| told.send(durable).unwrap();
+    watermarks.submit(what, Box::new(done));
+    assert!(durable.recv().unwrap());
 }
 
 #[test]

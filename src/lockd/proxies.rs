@@ -27,6 +27,9 @@ pub(super) struct Proxy {
     /// This store came in the place of another one, or was rolled back, and the proxy has not said
     /// yet that it noted that.
     pub(super) replaced: bool,
+    /// It guards locks that the registration before did not, and has not said yet that it noted that
+    /// it may have missed their seals.
+    pub(super) missed: bool,
     /// No proxy had this name, and this one has not said yet that it noted that.
     pub(super) is_new: bool,
     pub(super) admin: String,
@@ -40,6 +43,8 @@ struct Record {
     process: String,
     #[serde(default)]
     replaced: bool,
+    #[serde(default)]
+    missed: bool,
     #[serde(default)]
     is_new: bool,
     admin: String,
@@ -56,6 +61,7 @@ impl Proxy {
             store_id: self.store_id.clone(),
             process: self.process.clone(),
             replaced: self.replaced,
+            missed: self.missed,
             is_new: self.is_new,
             admin: self.admin.clone(),
             patterns: self
@@ -82,6 +88,7 @@ impl Proxy {
             store_id: record.store_id,
             process: record.process,
             replaced: record.replaced,
+            missed: record.missed,
             is_new: record.is_new,
             admin: record.admin,
             patterns,

@@ -7,6 +7,8 @@
 //!   silence proves nothing;
 //! - only a store that is shown to follow the registered one is believed to know its watermarks, and
 //!   only it may come while the process before is silent: its file is open in one process at a time;
+//! - a store is not believed for locks that the registration before it did not name: their seals
+//!   passed it by;
 //! - what a process is told about its store it is told again until it says that it has noted it.
 //!
 //! A store follows when the process that is registered here is one that it knows as its own past. It
@@ -80,6 +82,7 @@ pub(super) fn decide(
     let same_store = before.store_id == proxy.store_id;
     if same_store && before.process == proxy.process {
         proxy.replaced = before.replaced && !registered;
+        proxy.missed = before.missed && !registered;
         proxy.is_new = before.is_new && !registered;
         let known = known(&proxy);
         return Verdict::Taken(proxy, known);
@@ -102,23 +105,28 @@ pub(super) fn decide(
         }
         Some(Presence::Unknown(_) | Presence::Gone) => {}
     }
+    let mut patterns = proxy.patterns.iter();
+    let widened = patterns.any(|pattern| !before.patterns.contains(pattern));
     proxy.replaced = !follows || before.replaced;
+    proxy.missed = widened || before.missed;
     proxy.is_new = follows && before.is_new;
     let known = known(&proxy);
     Verdict::Taken(proxy, known)
 }
 
 fn known(proxy: &Proxy) -> Known {
-    match (proxy.replaced, proxy.is_new) {
-        (true, _) => Known::StoreLost,
-        (false, true) => Known::New,
-        (false, false) => Known::Same,
+    match (proxy.replaced, proxy.is_new, proxy.missed) {
+        (true, _, _) => Known::StoreLost,
+        (false, true, _) => Known::New,
+        (false, false, true) => Known::SealsMissed,
+        (false, false, false) => Known::Same,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Presence, Says, Verdict, decide};
+    use crate::lock_name::LockPattern;
     use crate::lockd::proxies::Proxy;
     use crate::lockd::status::Error;
     use crate::proto::register_response::Known;
@@ -129,6 +137,7 @@ mod tests {
             store_id: store_id.to_owned(),
             process: process.to_owned(),
             replaced: false,
+            missed: false,
             is_new: false,
             admin: "http://127.0.0.1:7431".to_owned(),
             patterns: vec![],
@@ -242,6 +251,38 @@ mod tests {
             let verdict = decide(Some(&noted), next(), &after(&["b"]), gone);
             assert_eq!(taken(verdict).1, Known::Same);
         }
+    }
+
+    #[test]
+    fn a_lock_that_was_not_guarded_meanwhile_may_have_missed_seals_until_that_is_noted() {
+        let guarding = |process: &str, patterns: &[&str]| Proxy {
+            patterns: patterns
+                .iter()
+                .map(|it| LockPattern::new(it).unwrap())
+                .collect(),
+            ..proxy("one", process)
+        };
+        let (both, one) = (["orders", "other"], ["other"]);
+        let gone = Some(&Presence::Gone);
+        let next = |before: &Proxy, process: &str, patterns: &[&str]| {
+            let says = after(&[&before.process]);
+            taken(decide(
+                Some(before),
+                guarding(process, patterns),
+                &says,
+                gone,
+            ))
+        };
+        let (less, told) = next(&guarding("a", &both), "b", &one);
+        assert_eq!(told, Known::Same);
+        let (again, told) = next(&less, "c", &both);
+        assert_eq!(told, Known::SealsMissed);
+        // Whoever comes next hears it too, as long as nobody has noted it.
+        assert_eq!(next(&again, "d", &both).1, Known::SealsMissed);
+        let same = decide(Some(&again), guarding("c", &both), &registered(), None);
+        let (noted, told) = taken(same);
+        assert_eq!(told, Known::Same);
+        assert_eq!(next(&noted, "d", &both).1, Known::Same);
     }
 
     #[test]

@@ -133,6 +133,7 @@ impl RegistryService for Registry {
         input::after(&request.after)?;
         let proxy = Proxy {
             replaced: false,
+            missed: false,
             is_new: false,
             patterns: input::patterns(&request.patterns)?,
             instance: request.instance,

@@ -63,6 +63,9 @@ pub enum Standing {
     New,
     /// The store that it knows.
     Same,
+    /// That store, now for locks that it was not registered for before: what was sealed since may not
+    /// be in it.
+    SealsMissed,
     /// It knew the instance with another store, or with a process that this one does not know, or it
     /// does not know a store that holds floors: what was sealed since may not be in it.
     StoreLost,
@@ -246,14 +249,16 @@ impl Registry {
             Known::New if self.shared.has_floors => Standing::StoreLost,
             Known::New => Standing::New,
             Known::StoreLost => Standing::StoreLost,
+            Known::SealsMissed => Standing::SealsMissed,
             Known::Same | Known::Unspecified => Standing::Same,
         };
-        if standing == Standing::StoreLost || self.shared.unclean {
+        let lost = standing == Standing::StoreLost;
+        if lost || self.shared.unclean {
             // The first answer counts, also if this is tried again: it was taken then.
             self.shared.taken_at.get_or_init(Instant::now);
         }
-        if standing == Standing::StoreLost {
-            self.make_durable(What::Doubted).await?;
+        if lost || standing == Standing::SealsMissed {
+            self.make_durable(What::Doubted { lost }).await?;
         }
         // After the doubt: what is not noted is told again.
         let process = self.shared.registration.process.clone();

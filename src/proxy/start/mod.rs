@@ -264,8 +264,8 @@ async fn follow_standing(mut standing: watch::Receiver<Standing>, gates: Gates, 
         match now {
             Standing::Pending => {}
             Standing::New => return gates.set_confirmed(),
-            Standing::Same if !is_new => return,
-            Standing::Same | Standing::StoreLost => {
+            Standing::Same | Standing::SealsMissed if !is_new => return,
+            Standing::Same | Standing::SealsMissed | Standing::StoreLost => {
                 tracing::warn!(
                     "watermarks were lost: floors come from the lock service, and locks may start \
                      in doubt"

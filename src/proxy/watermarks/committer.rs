@@ -96,7 +96,10 @@ impl Committer {
         drop(guard);
         match written {
             Ok(()) => {
-                if batch.iter().any(|change| change.what == What::Doubted) {
+                if batch
+                    .iter()
+                    .any(|change| matches!(change.what, What::Doubted { .. }))
+                {
                     self.shared.doubt_before(run);
                 }
                 true
@@ -183,8 +186,10 @@ fn write_change(
     let lock = match what {
         What::Confirmed => return database::set_unconfirmed(write, false),
         What::Noted { process } => return database::set_noted(write, process),
-        What::Doubted => {
-            database::set_unconfirmed(write, true)?;
+        What::Doubted { lost } => {
+            if *lost {
+                database::set_unconfirmed(write, true)?;
+            }
             return database::set_lost_before(write, run);
         }
         What::Carries { session, lock } => return sessions::insert(write, session, lock, run),
@@ -241,7 +246,7 @@ fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
         }),
         What::Confirmed
         | What::Noted { .. }
-        | What::Doubted
+        | What::Doubted { .. }
         | What::Carries { .. }
         | What::Ended(_)
         | What::Prepares(_)

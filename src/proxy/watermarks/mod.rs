@@ -83,10 +83,13 @@ pub enum What {
         /// See [`Start::process`].
         process: String,
     },
-    /// This store was rolled back, or what was sealed since is not in it: lockd is asked for the
-    /// floor of each lock in it that was not raised in this run, and what is not known may be at the
-    /// backends.
-    Doubted,
+    /// What was sealed since may not be in this store: lockd is asked for the floor of each lock in it
+    /// that was not raised in this run.
+    Doubted {
+        /// It was rolled back, or came in the place of another one: what is not known in it may be
+        /// at the backends.
+        lost: bool,
+    },
     /// A backend session is about to carry its first write under a lock.
     Carries {
         /// The session.

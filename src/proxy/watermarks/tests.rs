@@ -92,7 +92,7 @@ fn after_an_end_out_of_order_every_record_is_doubted_until_it_is_raised_again() 
     assert!(!start.unclean && !doubted(&watermarks, "a") && doubted(&watermarks, "b"));
     let (told, durable) = channel();
     let done = move |durable| told.send(durable).unwrap();
-    watermarks.submit(What::Doubted, Box::new(done));
+    watermarks.submit(What::Doubted { lost: true }, Box::new(done));
     assert!(durable.recv().unwrap());
     assert!(doubted(&watermarks, "a"));
     raise(&watermarks, "a");

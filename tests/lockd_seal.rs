@@ -260,6 +260,46 @@ async fn stale_with_a_living_grant_lifts_the_counter_and_grants_above() {
 }
 
 #[tokio::test]
+async fn a_token_that_another_grant_had_is_given_up_for_a_new_one() {
+    let Service { lockd, client, .. } = start_with(settings()).await;
+    let (one, two) = (
+        FakeProxy::start("one", lockd.keys()).await,
+        FakeProxy::start("two", lockd.keys()).await,
+    );
+    one.register(&client, "a").await;
+    two.register(&client, "a").await;
+    let (a, b) = (client.open().await, client.open().await);
+    let first = client.acquire(&a, "a", TRY, 1).await.unwrap().token;
+    client.release(&a, "a", first).await;
+    // The store was restored: the next tokens were granted before, and one proxy has seen one.
+    let next = client.acquire(&a, "b", TRY, 1).await.unwrap().token + 1;
+    one.set_watermark(next);
+    let granted = client.acquire(&b, "a", TRY, 1).await.unwrap();
+    assert!(granted.token > next, "{} and {next}", granted.token);
+    assert_eq!(granted.sealed, ["one", "two"]);
+    assert!(one.orders().contains(&(Action::Seal, next)), "not reached");
+    // Asked again, it is the same grant.
+    let again = client.acquire(&b, "a", TRY, 1).await.unwrap();
+    assert_eq!(again.token, granted.token);
+}
+
+#[tokio::test]
+async fn a_seal_that_was_cut_off_is_not_taken_for_another_grants() {
+    let Service { lockd, client, .. } = start_with(settings()).await;
+    let proxy = FakeProxy::start("edge", lockd.keys()).await;
+    proxy.register(&client, "a").await;
+    proxy.mood.send_replace(Mood::Busy);
+    let waiting = queue_up(&client, &client.open().await, "a");
+    client.wait_for_holder("a").await;
+    eventually("a try that failed", || async { !proxy.orders().is_empty() }).await;
+    let token = client.get("a").await.holder.unwrap().token;
+    // It raised, and said that older writes are in flight.
+    proxy.set_watermark(token);
+    proxy.mood.send_replace(Mood::Works);
+    assert_eq!(soon("the seal", waiting).await.unwrap().unwrap(), token);
+}
+
+#[tokio::test]
 async fn a_poisoned_watermark_does_not_poison_the_store() {
     let Service { lockd, client, .. } = start_with(settings()).await;
     let proxy = FakeProxy::start("edge", lockd.keys()).await;

@@ -198,13 +198,20 @@ pub(super) struct Look {
     pub(super) failures: Option<u64>,
     /// Its number among the gate's waiters.
     pub(super) waiter: Option<u64>,
+    /// It was this one that raised the watermark to its token.
+    pub(super) has_raised: bool,
 }
 
 fn look_at(state: &mut State, current: &Arc<Epoch>, look: &mut Look) -> Option<Presented> {
     let fresh = look.failures.is_none();
     let failures = *look.failures.get_or_insert(state.failures());
     let outcome = match look.close {
-        false => state.look(look.token, current, fresh),
+        false => {
+            let (_, before, _) = state.numbers();
+            let outcome = state.look(look.token, current, fresh);
+            look.has_raised |= state.numbers().1 > before;
+            outcome
+        }
         true => state.look_close(look.token, current, fresh),
     };
     match outcome {

@@ -27,6 +27,11 @@ impl Presentation {
     pub(super) fn new(gate: Arc<Gate>, token: Token) -> Presentation {
         Presentation(Waiting::new(gate, token, false))
     }
+
+    /// Whether the watermark came to the token by this presentation, not by an earlier one.
+    pub fn has_raised(&self) -> bool {
+        self.0.look.has_raised
+    }
 }
 
 impl Closing {
@@ -44,6 +49,7 @@ impl Waiting {
                 close,
                 failures: None,
                 waiter: None,
+                has_raised: false,
             },
         }
     }

@@ -2,6 +2,7 @@
 //! the answers. What follows from them is decided in [`super::seal`].
 
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -30,9 +31,14 @@ const CHANNELS_MAX: usize = 1024;
 /// What a proxy answered to an order.
 pub(super) enum Answer {
     /// Done.
-    Done,
+    Done {
+        /// Of a seal: the watermark was at its token before.
+        was_there: bool,
+    },
     /// Its floor is above the token.
     Stale,
+    /// Nobody listens there: the order has not arrived. In words for operators.
+    NotSent(String),
     /// Anything else, in words for operators.
     Failed(String),
 }
@@ -82,6 +88,7 @@ impl Fences {
                 reply.map(|reply| {
                     let done =
                         reply.lock == order.lock.as_str() && reply.token == order.token.get();
+                    let done = done.then_some(reply.was_there);
                     (reply.instance, reply.process, done)
                 })
             }
@@ -90,7 +97,7 @@ impl Fences {
                 let reply = client.close(request).await.map(tonic::Response::into_inner);
                 reply.map(|reply| {
                     let done = reply.lock == order.lock.as_str() && reply.floor > order.token.get();
-                    (reply.instance, reply.process, done)
+                    (reply.instance, reply.process, done.then_some(false))
                 })
             }
         };
@@ -180,7 +187,7 @@ impl Fences {
     }
 }
 
-fn judge(proxy: &Proxy, answered: Result<(String, String, bool), Status>) -> Answer {
+fn judge(proxy: &Proxy, answered: Result<(String, String, Option<bool>), Status>) -> Answer {
     match answered {
         // Another proxy at this address would leave the registered one unsealed.
         Ok((instance, _, _)) if instance != proxy.instance => {
@@ -190,11 +197,24 @@ fn judge(proxy: &Proxy, answered: Result<(String, String, bool), Status>) -> Ans
             "at {} answers a process that is not registered yet",
             proxy.admin
         )),
-        Ok((_, _, true)) => Answer::Done,
-        Ok((_, _, false)) => Answer::Failed("answered for another lock or token".to_owned()),
+        Ok((_, _, Some(was_there))) => Answer::Done { was_there },
+        Ok((_, _, None)) => Answer::Failed("answered for another lock or token".to_owned()),
         Err(status) if status.code() == Code::FailedPrecondition => Answer::Stale,
+        Err(status) if was_not_sent(&status) => Answer::NotSent(describe(&status)),
         Err(status) => Answer::Failed(describe(&status)),
     }
+}
+
+/// Whether no connection came about.
+fn was_not_sent(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+            return error.kind() == std::io::ErrorKind::ConnectionRefused;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn describe(status: &Status) -> String {

@@ -125,6 +125,7 @@ pub(super) struct Place {
     core: Arc<Core>,
     entry: Entry,
     records_when_written: bool,
+    is_fresh: bool,
     kept: bool,
 }
 
@@ -134,6 +135,7 @@ impl Place {
             core: core.clone(),
             entry,
             records_when_written: false,
+            is_fresh: false,
             kept: false,
         }
     }
@@ -143,6 +145,17 @@ impl Place {
     pub(super) fn covers_since_written(mut self) -> Place {
         self.records_when_written = true;
         self
+    }
+
+    /// No order can have named it before this call: it was created by it, or it was not the first
+    /// when this call took it up.
+    pub(super) fn fresh(mut self, is_fresh: bool) -> Place {
+        self.is_fresh = is_fresh;
+        self
+    }
+
+    pub(super) fn is_fresh(&self) -> bool {
+        self.is_fresh
     }
 
     /// The version of that write; `None`: the grant was made later.

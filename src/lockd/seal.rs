@@ -7,7 +7,17 @@
 //! A seal is idempotent at the proxies, so a repeated Acquire, here or through another lockd,
 //! joins what is running there by asking again; whichever call wrote the entry last owns its
 //! removal.
+//!
+//! Two grants never share a token, also where the store was restored from a copy that has forgotten
+//! grants: their seals raised the watermarks of the proxies. So the first seal of a grant has to be
+//! the one that raises. Where the watermark was at the token already, the counter is lifted above it
+//! and the grant begins again with a new token, as where it was higher. That is asked only of a grant
+//! that this call wrote, or found waiting: one that stood first before may have been sealed, and told,
+//! by an earlier call. Two calls of one attempt that wait at the same time may take each other's seal
+//! for another grant's; then the one that does not own the entry starts anew, which costs a token and
+//! is bounded by the tries of a call.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -34,8 +44,8 @@ const RAISE_TO_MAX: u64 = 1 << 62;
 pub(super) enum Unsealed {
     /// The grant has ended, or is not the first.
     Dead,
-    /// The grant is alive and first, but a proxy has seen a higher token: the store's counter must
-    /// be lifted above this one.
+    /// The grant is alive and first, but a proxy has seen a higher token, or this one from another
+    /// grant: the store's counter must be lifted above it.
     Behind {
         /// The highest token that a proxy has seen.
         above: Token,
@@ -65,8 +75,9 @@ pub(super) async fn seal_grant(
     deadline: Instant,
 ) -> Result<SealScope, Unsealed> {
     let mut pause = PAUSE_MIN;
+    let mut tried = HashSet::new();
     loop {
-        let causes = match seal_once(core, place, pause == PAUSE_MIN).await? {
+        let causes = match seal_once(core, place, &mut tried, pause == PAUSE_MIN).await? {
             Round::Sealed(scope) => return Ok(scope),
             Round::Failed { causes } => causes,
         };
@@ -87,7 +98,13 @@ enum Round {
     Failed { causes: String },
 }
 
-async fn seal_once(core: &Core, place: &Place, is_first_round: bool) -> Result<Round, Unsealed> {
+/// `tried`: proxies that an order of this call may have reached.
+async fn seal_once(
+    core: &Core,
+    place: &Place,
+    tried: &mut HashSet<String>,
+    is_first_round: bool,
+) -> Result<Round, Unsealed> {
     let registered = match place.covers_since().filter(|_| is_first_round) {
         Some(version) => core.proxies.read_since(version).await?,
         // Again in each round: an operator may have taken a dead proxy out of the set.
@@ -128,9 +145,21 @@ async fn seal_once(core: &Core, place: &Place, is_first_round: bool) -> Result<R
     let mut sealed = Vec::new();
     let mut causes = Vec::new();
     for (proxy, answer) in proxies.iter().zip(answers) {
+        let is_first_order = match answer {
+            Answer::NotSent(_) => false,
+            _ => tried.insert(proxy.instance.clone()),
+        };
         match answer {
-            Answer::Done => sealed.push(proxy.instance.clone()),
-            Answer::Failed(cause) => causes.push(format!("{}: {cause}", proxy.instance)),
+            // Nobody but us can have sealed this grant, and its ticket is not signed yet: the token
+            // was another one's, granted by a store that this one has forgotten.
+            Answer::Done { was_there: true } if is_first_order && place.is_fresh() => {
+                let above = place.token();
+                return Err(Unsealed::Behind { above });
+            }
+            Answer::Done { .. } => sealed.push(proxy.instance.clone()),
+            Answer::NotSent(cause) | Answer::Failed(cause) => {
+                causes.push(format!("{}: {cause}", proxy.instance))
+            }
             Answer::Stale => match behind(core, proxy, place).await {
                 Ok(above) => return Err(Unsealed::Behind { above }),
                 Err(cause) => causes.push(format!("{}: {cause}", proxy.instance)),
@@ -219,7 +248,7 @@ pub(super) async fn close_grant(
     let mut causes = Vec::new();
     for (proxy, answer) in proxies.iter().zip(answers) {
         match answer {
-            Answer::Done => {}
+            Answer::Done { .. } => {}
             // Stale is as good as closed: the floor is above the token already.
             Answer::Stale => match core.fences.watermark(proxy, lock, timeout).await {
                 Ok((floor, _)) if floor > token.get() => {}
@@ -228,7 +257,9 @@ pub(super) async fn close_grant(
                 }
                 Err(cause) => causes.push(format!("{}: {cause}", proxy.instance)),
             },
-            Answer::Failed(cause) => causes.push(format!("{}: {cause}", proxy.instance)),
+            Answer::NotSent(cause) | Answer::Failed(cause) => {
+                causes.push(format!("{}: {cause}", proxy.instance));
+            }
         }
     }
     if !causes.is_empty() && !core.settings.is_best_effort(lock) {

@@ -101,13 +101,14 @@ impl FenceService for Fence {
         let SealRequest { authority, wait_ms } = request.into_inner();
         let deadline = deadline(wait_ms);
         let claim = self.claim(&authority, Action::Seal, deadline).await?;
-        let sealed = self.gates.settle(&claim, None, deadline).await;
-        sealed.map_err(|refusal| status::of(&refusal))?;
+        let sealed = self.gates.seal(&claim, deadline).await;
+        let was_there = sealed.map_err(|refusal| status::of(&refusal))?;
         Ok(Response::new(SealResponse {
             instance: self.instance.clone(),
             lock: claim.lock.to_string(),
             token: claim.token.get(),
             process: self.process.clone(),
+            was_there,
         }))
     }
 

@@ -147,12 +147,14 @@ impl FenceService for Fence {
         if token < seen.floor {
             return Err(Status::failed_precondition("stale"));
         }
+        let was_there = seen.watermark == token;
         (seen.floor, seen.watermark) = (token, token);
         let (instance, lock) = (self.instance.clone(), order.lock.to_string());
         Ok(Response::new(SealResponse {
             instance,
             lock,
             token,
+            was_there,
             ..SealResponse::default()
         }))
     }

@@ -93,14 +93,16 @@ impl Entry {
         self.watermarks.submit(what, Box::new(done));
     }
 
-    pub(super) async fn present(self: &Arc<Entry>, token: Token) -> Presented {
+    /// Also whether it was this presentation that raised the watermark to the token.
+    pub(super) async fn present(self: &Arc<Entry>, token: Token) -> (Presented, bool) {
         let mut presentation = self.gate.present(token);
-        std::future::poll_fn(|cx| {
+        let outcome = std::future::poll_fn(|cx| {
             let outcome = Pin::new(&mut presentation).poll(cx);
             self.pump();
             outcome
         })
-        .await
+        .await;
+        (outcome, presentation.has_raised())
     }
 
     pub(super) async fn close(self: &Arc<Entry>, token: Token) -> Presented {

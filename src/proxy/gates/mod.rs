@@ -250,7 +250,16 @@ impl Gates {
     ) -> Result<(), Refusal> {
         let settling = self.settle_unbounded(claim, hold, None);
         match tokio::time::timeout_at(deadline, settling).await {
-            Ok(outcome) => outcome,
+            Ok(outcome) => outcome.map(|_| ()),
+            Err(_) => Err(self.busy(claim)),
+        }
+    }
+
+    /// Settles a claim from outside. Whether the watermark was at its token before.
+    pub async fn seal(&self, claim: &Claim, deadline: Instant) -> Result<bool, Refusal> {
+        let settling = self.settle_unbounded(claim, None, None);
+        match tokio::time::timeout_at(deadline, settling).await {
+            Ok(outcome) => outcome.map(|has_raised| !has_raised),
             Err(_) => Err(self.busy(claim)),
         }
     }
@@ -265,17 +274,18 @@ impl Gates {
     ) -> Result<(), Refusal> {
         let settling = self.settle_unbounded(claim, None, Some(own));
         match tokio::time::timeout_at(deadline, settling).await {
-            Ok(outcome) => outcome,
+            Ok(outcome) => outcome.map(|_| ()),
             Err(_) => Err(self.busy(claim)),
         }
     }
 
+    /// Whether it was this claim that raised the watermark to its token.
     async fn settle_unbounded(
         &self,
         claim: &Claim,
         hold: Option<Duration>,
         own: Option<&FenceKeys>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<bool, Refusal> {
         loop {
             let entry = self
                 .entry(&claim.lock, claim.unsigned)
@@ -285,8 +295,8 @@ impl Gates {
             if let Some(hold) = hold {
                 entry.want_hold(hold);
             }
-            let outcome = match entry.gate.permit(claim.token) {
-                Ok(_settled) => Presented::Settled,
+            let (outcome, has_raised) = match entry.gate.permit(claim.token) {
+                Ok(_settled) => (Presented::Settled, false),
                 Err(_) => entry.present(claim.token).await,
             };
             match outcome {
@@ -306,7 +316,7 @@ impl Gates {
             }
             let floor = claim.token.get();
             return match self.raise_backends(&entry, floor, own).await {
-                Ok(()) => Ok(()),
+                Ok(()) => Ok(has_raised),
                 Err(not_raised) => Err(not_raised.refusal(claim.lock.clone(), claim.token)),
             };
         }

@@ -192,6 +192,20 @@ async fn a_longer_hold_is_on_disk_before_its_listener_is_admitted() {
 }
 
 #[tokio::test]
+async fn a_seal_says_whether_the_watermark_was_there_before() {
+    let mut store = Store::new();
+    let gates = store.start(true);
+    assert!(!gates.seal(&claim(5), soon()).await.unwrap());
+    assert!(gates.seal(&claim(5), soon()).await.unwrap());
+    gates.settle(&claim(6), None, soon()).await.unwrap();
+    assert!(gates.seal(&claim(6), soon()).await.unwrap());
+    assert!(!gates.seal(&claim(7), soon()).await.unwrap());
+    store.crash();
+    let gates = store.start(false);
+    assert!(gates.seal(&claim(7), soon()).await.unwrap());
+}
+
+#[tokio::test]
 async fn a_token_of_the_other_kind_makes_no_gate() {
     let mut store = Store::new();
     let gates = store.start(true);

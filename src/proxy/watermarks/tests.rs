@@ -98,7 +98,7 @@ fn after_an_end_out_of_order_every_record_is_doubted_until_it_is_raised_again() 
     raise(&watermarks, "a");
     assert!(!doubted(&watermarks, "a"));
     thread.close(true);
-    let (watermarks, ..) = open(dir.path());
+    let (watermarks, _thread, _) = open(dir.path());
     assert!(!doubted(&watermarks, "a") && doubted(&watermarks, "b"));
 }
 

@@ -117,6 +117,11 @@ impl Gate {
         self.change(|state, current| state.try_retire(current))
     }
 
+    /// Revokes every permit that is not released, and admits nobody any more.
+    pub fn end(&self) {
+        self.change(|state, current| state.end(current));
+    }
+
     /// A look at the gate, for operators.
     pub fn status(&self) -> Status {
         self.change(|state, current| {

@@ -50,6 +50,8 @@ pub enum Presented {
     NotDurable,
     /// The gate has left memory: look the lock up again.
     Retired,
+    /// The gate admits nobody any more.
+    Ended,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +69,7 @@ pub(super) struct State {
     watermark: u64,
     settled: bool,
     retired: bool,
+    ended: bool,
     persist: Persist,
     /// Closed epochs that had permits in flight when they were closed.
     draining: Vec<Arc<Epoch>>,
@@ -93,6 +96,7 @@ impl State {
             watermark: recovered.watermark,
             settled: false,
             retired: false,
+            ended: false,
             persist: Persist::default(),
             draining: Vec::new(),
             doubts,
@@ -135,6 +139,9 @@ impl State {
         if self.retired {
             return Some(Presented::Retired);
         }
+        if self.ended {
+            return Some(Presented::Ended);
+        }
         if token < self.floor {
             return Some(Presented::Stale {
                 watermark: self.watermark,
@@ -160,6 +167,9 @@ impl State {
         if self.retired {
             return Some(Presented::Retired);
         }
+        if self.ended {
+            return Some(Presented::Ended);
+        }
         let floor = token.get() + 1;
         if floor > self.floor {
             self.raise(floor, self.watermark.max(token.get()), current);
@@ -180,6 +190,16 @@ impl State {
             self.draining.push(Arc::clone(current));
         }
         // The superseded learn that they are stale, whether they waited or not.
+        self.wake_waiters();
+    }
+
+    /// Revokes what is not released, and admits nobody any more. The floor and the watermark stay.
+    pub(super) fn end(&mut self, current: &Arc<Epoch>) {
+        self.ended = true;
+        self.settled = false;
+        if current.close() > 0 && !self.draining.iter().any(|old| Arc::ptr_eq(old, current)) {
+            self.draining.push(Arc::clone(current));
+        }
         self.wake_waiters();
     }
 
@@ -236,7 +256,7 @@ impl State {
 
     /// Settles if it can be. Called after everything that may have been the last obstacle.
     pub(super) fn try_settle(&mut self) -> Effect {
-        if self.settled || self.retired || !self.is_durable() || !self.is_drained() {
+        if self.settled || self.retired || self.ended || !self.is_durable() || !self.is_drained() {
             return Effect::None;
         }
         self.settled = true;

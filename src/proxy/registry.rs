@@ -6,7 +6,9 @@
 //!   it says of a lost store, and that it has noted this process, is on disk before a ticket
 //!   verifies;
 //! - once lockd refuses this process, since another one has its name or it was taken out of the
-//!   set, no ticket verifies any more: seals that follow do not reach it;
+//!   set, no ticket verifies any more: seals that follow do not reach it. For a process that was
+//!   registered that is for good, whatever lockd says later: it may have missed seals, and lockd's
+//!   store may be one that has forgotten that;
 //! - a ring of keys is taken only whole: an answer with a key that does not parse changes nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,6 +96,8 @@ struct Shared {
     standing: watch::Sender<Standing>,
     /// Refreshes that ended, well or not.
     rounds: watch::Sender<u64>,
+    /// See [`Registry::ended`].
+    ended: watch::Sender<bool>,
     wanted: Notify,
 }
 
@@ -135,6 +139,7 @@ impl Registry {
                 ring: watch::Sender::new(Ring::default()),
                 standing: watch::Sender::new(Standing::Pending),
                 rounds: watch::Sender::new(0),
+                ended: watch::Sender::new(false),
                 wanted: Notify::new(),
             }),
         })
@@ -159,6 +164,13 @@ impl Registry {
     /// Why lockd refuses this process, if it does.
     pub fn refusal(&self) -> Option<String> {
         self.shared.refusal().clone()
+    }
+
+    /// Returns once lockd refuses this process although it was registered: it never admits again.
+    pub async fn ended(&self) {
+        let mut ended = self.shared.ended.subscribe();
+        // The sender lives as long as this handle.
+        let _ = ended.wait_for(|ended| *ended).await;
     }
 
     /// The floor of a lock that is not known here. An error says why lockd did not tell it.
@@ -211,6 +223,9 @@ impl Registry {
     async fn register(&self) -> Result<(), String> {
         // Relaxed: only this task writes it.
         let registered = self.shared.registered.load(Ordering::Relaxed);
+        if *self.shared.ended.borrow() {
+            return Err(self.refusal().unwrap_or_default());
+        }
         let request = RegisterRequest {
             registered,
             ..self.shared.registration.clone()
@@ -295,6 +310,9 @@ impl Registry {
             }
             had_keys
         });
+        if self.shared.registered.load(Ordering::Relaxed) {
+            self.shared.ended.send_replace(true);
+        }
     }
 
     fn take_keys(&self, keys: Vec<VerifyingKey>) {

@@ -23,6 +23,8 @@ struct State {
     floors: HashMap<String, u64>,
     stores: HashMap<String, String>,
     registered: Vec<RegisterRequest>,
+    /// The process that asks was taken out of the set.
+    refuses: bool,
 }
 
 #[derive(Clone, Default)]
@@ -36,6 +38,9 @@ impl RegistryService for Registry {
     ) -> Result<Response<RegisterResponse>, Status> {
         let request = request.into_inner();
         let mut state = self.0.lock().unwrap();
+        if state.refuses {
+            return Err(Status::failed_precondition("taken out"));
+        }
         let before = state
             .stores
             .insert(request.instance.clone(), request.store_id.clone());
@@ -305,4 +310,44 @@ async fn after_an_orderly_end_a_store_knows_its_floors() {
     world.start(&setup, false).unwrap();
     are_keys_known(&world).await;
     world.pass(&put("/accounts/7/x", &old, "v")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_was_taken_out_never_admits_again() {
+    let (mut world, registry, _) = world_with_lockd().await;
+    registry.set_floor("accounts/7", 1);
+    let ticket = world.ticket("accounts/7", 1);
+    world.pass(&put("/accounts/7/x", &ticket, "v")).await;
+    until("it is registered", || async {
+        let registered = &registry.0.lock().unwrap().registered;
+        registered.iter().any(|request| request.registered)
+    })
+    .await;
+    // An upload whose end is still to come.
+    let mut upload = world.client().await;
+    let head = put("/accounts/7/x", &ticket, "value");
+    upload.send(&head.as_bytes()[..head.len() - 2]).await;
+    let mut backend = world.backend.accept().await;
+    backend.at_least(1).await;
+    registry.0.lock().unwrap().refuses = true;
+    let unknown = SigningKey::generate();
+    let other = std::mem::replace(&mut world.key, unknown);
+    let asks_for_keys = world.ticket("accounts/7", 1);
+    world.key = other;
+    let health = world.proxy().health();
+    until("the refusal", || async {
+        world.ask(&put("/accounts/7/x", &asks_for_keys, "v")).await;
+        health.check().is_err()
+    })
+    .await;
+    upload.send(&head.as_bytes()[head.len() - 2..]).await;
+    assert_ne!(upload.reply().await.status, 200);
+    // The lock service was restored, and has forgotten that.
+    registry.0.lock().unwrap().refuses = false;
+    for _ in 0..10 {
+        let refused = world.ask(&put("/accounts/7/x", &ticket, "late")).await;
+        refused.refused(503, "busy");
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+    assert!(health.check().is_err());
 }

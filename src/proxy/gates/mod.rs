@@ -101,6 +101,8 @@ struct Inner {
     started: Instant,
     /// See [`Gates::set_confirmed`].
     unconfirmed: AtomicBool,
+    /// See [`Gates::end`].
+    ended: AtomicBool,
     /// Wakes the eviction before its time.
     crowded: Notify,
 }
@@ -138,6 +140,7 @@ impl Gates {
                 start,
                 started: Instant::now(),
                 unconfirmed,
+                ended: AtomicBool::new(false),
                 crowded: Notify::new(),
             }),
         }
@@ -160,6 +163,19 @@ impl Gates {
         self.inner
             .watermarks
             .submit(What::Confirmed, Box::new(done));
+    }
+
+    /// The lock service seals past this process from now on: what is not released under its tickets
+    /// is revoked, and nothing is admitted under them any more.
+    pub fn end(&self) {
+        // First: a gate that is not in the map yet finds it (`entry`).
+        self.inner.ended.store(true, Ordering::SeqCst);
+        // The map is let go of first: what is woken may look a lock up.
+        let slots = self.inner.slots.iter();
+        let entries: Vec<_> = slots.filter_map(|slot| slot.get().cloned()).collect();
+        for entry in entries.iter().filter(|entry| !entry.unsigned) {
+            entry.gate.end();
+        }
     }
 
     /// Whether watermarks can be made durable.
@@ -303,6 +319,7 @@ impl Gates {
                 Presented::Settled => {}
                 Presented::Retired => continue,
                 Presented::NotDurable => return Err(not_durable(claim)),
+                Presented::Ended => return Err(ended(claim)),
                 Presented::Stale { watermark, .. } => {
                     let watermark = Token::new(watermark);
                     return Err(Refusal::stale(claim.lock.clone(), claim.token, watermark));
@@ -369,6 +386,7 @@ impl Gates {
                 match entry.close(claim.token).await {
                     Presented::Retired => continue,
                     Presented::NotDurable => return Err(not_durable(claim)),
+                    Presented::Ended => return Err(ended(claim)),
                     // A close is never stale: a higher floor closes the token too.
                     Presented::Settled | Presented::Stale { .. } => {}
                 }
@@ -427,6 +445,9 @@ impl Gates {
         if entry.unsigned != unsigned {
             return Err(NoGate::OtherKind);
         }
+        if !unsigned && self.inner.ended.load(Ordering::SeqCst) {
+            entry.gate.end();
+        }
         Ok(Arc::clone(entry))
     }
 
@@ -442,6 +463,13 @@ impl Gates {
 
 fn not_durable(claim: &Claim) -> Refusal {
     Refusal::busy("the watermark cannot be made durable", RETRY_AFTER)
+        .for_lock(claim.lock.clone())
+        .with_token(claim.token)
+}
+
+fn ended(claim: &Claim) -> Refusal {
+    let detail = "the lock service has taken this proxy out of its set: start it again";
+    Refusal::busy(detail, RETRY_AFTER)
         .for_lock(claim.lock.clone())
         .with_token(claim.token)
 }

@@ -206,6 +206,32 @@ async fn a_seal_says_whether_the_watermark_was_there_before() {
 }
 
 #[tokio::test]
+async fn once_the_gates_have_ended_only_what_was_released_goes_on() {
+    let mut store = Store::new();
+    let gates = store.start(true);
+    let other = Claim {
+        lock: LockName::new("b").unwrap(),
+        ..claim(5)
+    };
+    let mut last = LastGate::default();
+    let mut early = gates.admit(&[claim(5)], &mut last, HOLD, soon()).await;
+    let early = early.as_mut().unwrap();
+    early.forward().unwrap();
+    let mut late = gates.admit(&[claim(5)], &mut last, HOLD, soon()).await;
+    let late = late.as_mut().unwrap();
+    late.release().unwrap();
+    gates.end();
+    early.release().unwrap_err();
+    // Its permit is closed too, but the write has left.
+    assert!(late.is_released());
+    // Neither a gate in memory admits, nor one that is loaded later.
+    for claim in [claim(5), claim(6), other] {
+        let refused = gates.admit(&[claim], &mut last, HOLD, soon()).await;
+        assert_eq!(refused.err().unwrap().code, Code::Busy);
+    }
+}
+
+#[tokio::test]
 async fn a_token_of_the_other_kind_makes_no_gate() {
     let mut store = Store::new();
     let gates = store.start(true);

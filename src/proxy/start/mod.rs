@@ -241,6 +241,11 @@ fn spawn_tasks(gates: &Gates, registry: Option<Registry>, is_new: bool) -> JoinS
     tasks.spawn(gates.clone().run_eviction(IDLE_GATE_MAX));
     if let Some(registry) = registry {
         tasks.spawn(follow_standing(registry.standing(), gates.clone(), is_new));
+        let (ending, ended) = (registry.clone(), gates.clone());
+        tasks.spawn(async move {
+            ending.ended().await;
+            ended.end();
+        });
         tasks.spawn(registry.run());
     }
     tasks

@@ -225,13 +225,11 @@ impl RegistryService for Registry {
     ) -> Result<Response<FloorResponse>, Status> {
         let lock = input::lock(&request.into_inner().lock)?;
         let view = self.core.store.queue(&lock).await.map_err(Error::Store)?;
-        // The living grant must pass; without one everything granted before is at or below the
-        // latest token, and every later one above it.
-        let floor = view
-            .entries
-            .first()
-            .map_or(view.latest, |holder| holder.token);
-        Ok(Response::new(FloorResponse { floor: floor.get() }))
+        // The living grant must pass; without one everything granted before, which may have been
+        // broken and closed, is at or below the latest token, and every later one above it.
+        let holder = view.entries.first();
+        let floor = holder.map_or(view.latest.get() + 1, |holder| holder.token.get());
+        Ok(Response::new(FloorResponse { floor }))
     }
 }
 

@@ -194,6 +194,8 @@ impl Proxies {
         let seen = records.iter().find(|(other, _)| *other == name);
         let found = seen.map(|(name, value)| Proxy::from_record(name, value));
         if found.transpose()?.as_ref() != before {
+            // Another lockd wrote it: what was read before is not current.
+            self.shared.note_write();
             return Ok(false);
         }
         let seen = seen.map(|(_, value)| value.as_slice());
@@ -214,6 +216,15 @@ impl Drop for Proxies {
         if let Ok(mut next) = self.shared.next.lock() {
             next.take();
         }
+    }
+}
+
+/// A write that ends, or is given up.
+struct NotedAtEnd<'a>(&'a Reads);
+
+impl Drop for NotedAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.note_write();
     }
 }
 
@@ -250,11 +261,10 @@ impl Reads {
         write: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         self.note_write();
-        let written = write.await;
-        // Again: a read in between may have seen the time before. A caller that goes away before
-        // this has been told nothing, and the next read finds out.
-        self.note_write();
-        written
+        // Again at the end: a read in between may have seen the time before. Also where the caller
+        // goes away, since what it sent may still be written.
+        let _ended = NotedAtEnd(self);
+        write.await
     }
 
     fn note_write(&self) {

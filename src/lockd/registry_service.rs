@@ -54,7 +54,17 @@ impl Registry {
             let presence = looked.as_ref().filter(|(of, _)| Some(of) == before);
             let presence = presence.map(|(_, presence)| presence);
             match decide(before, proxy.clone(), says, presence) {
-                Verdict::Refused(error) => return Err(error),
+                Verdict::Refused(error) => {
+                    if says.registered && before.is_none() {
+                        tracing::warn!(
+                            instance = proxy.instance,
+                            admin = proxy.admin,
+                            "a proxy that is not in the set says that it was registered: it was \
+                             taken out, or this store is an older one"
+                        );
+                    }
+                    return Err(error);
+                }
                 Verdict::Ask => {
                     let Some(before) = before else { continue };
                     let presence = self.core.fences.presence(before).await;
@@ -145,7 +155,9 @@ impl RegistryService for Registry {
             registered: request.registered,
             after: request.after,
         };
-        let known = self.take(&proxy, &says).await?;
+        let known = self.take(&proxy, &says).await.inspect_err(|error| {
+            tracing::warn!(instance = proxy.instance, %error, "proxy not registered");
+        })?;
         let keys = public_keys(&self.core);
         Ok(Response::new(RegisterResponse {
             known: known.into(),

@@ -68,7 +68,10 @@ pub enum Error {
         holder: String,
     },
     /// The grant could not be sealed through its proxies, and was released again.
-    #[error("lock {lock} was granted but not sealed, and is released again: {causes}")]
+    #[error(
+        "lock {lock} was granted but not sealed, and is released again: {causes} (a proxy that does \
+         not come back is taken out with `ringfence proxies remove`)"
+    )]
     NotSealed {
         /// The lock.
         lock: LockName,
@@ -109,7 +112,7 @@ pub enum Error {
     #[error(
         "the proxy that is registered as {instance:?} is not proven gone ({admin}: {cause}), and \
          this one does not have its watermarks: end it, or take it out with `ringfence proxies \
-         remove {instance}`"
+         remove {instance} --reason TEXT --sessions-proven-dead`"
     )]
     NotProvenGone {
         /// The name.

@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use ringfence::proto::register_response::Known;
+use ringfence::proto::fence_service_server::FenceService as _;
 use ringfence::proto::registry_service_server::{RegistryService, RegistryServiceServer};
 use ringfence::proto::{
     FloorRequest, FloorResponse, KeysRequest, KeysResponse, ListProxiesRequest,
     ListProxiesResponse, PublicKey, RegisterRequest, RegisterResponse, UnregisterRequest,
-    UnregisterResponse,
+    UnregisterResponse, WatermarkRequest,
 };
 use ringfence::ticket::{SealScope, SigningKey};
 use tonic::{Request, Response, Status};
@@ -327,8 +328,15 @@ async fn a_process_that_was_taken_out_never_admits_again() {
     let mut upload = world.client().await;
     let head = put("/accounts/7/x", &ticket, "value");
     upload.send(&head.as_bytes()[..head.len() - 2]).await;
-    let mut backend = world.backend.accept().await;
-    backend.at_least(1).await;
+    let fence = world.proxy().fence();
+    until("the upload is in flight", || async {
+        let request = WatermarkRequest {
+            lock: "accounts/7".to_owned(),
+        };
+        let answer = fence.watermark(Request::new(request)).await.unwrap();
+        answer.into_inner().in_flight == 1
+    })
+    .await;
     registry.0.lock().unwrap().refuses = true;
     let unknown = SigningKey::generate();
     let other = std::mem::replace(&mut world.key, unknown);
@@ -342,6 +350,7 @@ async fn a_process_that_was_taken_out_never_admits_again() {
     .await;
     upload.send(&head.as_bytes()[head.len() - 2..]).await;
     assert_ne!(upload.reply().await.status, 200);
+    world.backend.is_untouched().await;
     // The lock service was restored, and has forgotten that.
     registry.0.lock().unwrap().refuses = false;
     for _ in 0..10 {

@@ -12,6 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use crate::lock_name::LockName;
+use crate::lockd::loopback;
 use crate::lockd::proxies::Proxy;
 use crate::lockd::registration::Presence;
 use crate::proto::fence_service_client::FenceServiceClient;
@@ -125,6 +126,20 @@ impl Fences {
 
     /// Whether the process that is registered so still answers at its address.
     pub(super) async fn presence(&self, proxy: &Proxy) -> Presence {
+        let found = self.look(proxy).await;
+        let is_elsewhere = loopback::is_loopback(&proxy.admin)
+            && (proxy.loopback_of.is_empty() || proxy.loopback_of != loopback::own_network());
+        match found {
+            // What is or is not at our own loopback address proves nothing of another machine's.
+            Presence::Gone if is_elsewhere => {
+                let cause = "a loopback address of another machine".to_owned();
+                Presence::Unknown(cause)
+            }
+            found => found,
+        }
+    }
+
+    async fn look(&self, proxy: &Proxy) -> Presence {
         let admin = &proxy.admin;
         let address = admin.trim_start_matches("http://").trim_end_matches('/');
         match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
@@ -153,13 +168,10 @@ impl Fences {
         match tokio::time::timeout(IDENTITY_TIMEOUT, asking).await {
             Ok(Ok(answer)) if answer.get_ref().process == proxy.process => Presence::Here,
             Ok(Ok(_)) => Presence::Gone,
-            // An older version, which has no such call. It may be the one that told no process.
-            Ok(Err(status)) if status.code() == Code::Unimplemented => {
-                if proxy.process.is_empty() {
-                    Presence::Here
-                } else {
-                    Presence::Gone
-                }
+            // It has no such call: one that told no process, or something in between that is no
+            // proxy, which proves nothing of what is behind it.
+            Ok(Err(status)) if status.code() == Code::Unimplemented && proxy.process.is_empty() => {
+                Presence::Here
             }
             Ok(Err(status)) => Presence::Unknown(describe(&status)),
             Err(_) => Presence::Unknown(format!(
@@ -225,4 +237,61 @@ fn describe(status: &Status) -> String {
 /// store must be above it.
 pub(super) fn highest_seen(floor: u64, watermark: u64) -> Option<Token> {
     Token::new(watermark.max(floor.saturating_sub(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tonic::service::Routes;
+    use tonic::transport::Server;
+    use tonic::transport::server::TcpIncoming;
+
+    use super::{Fences, loopback};
+    use crate::lockd::proxies::Proxy;
+    use crate::lockd::registration::Presence;
+
+    fn proxy(address: SocketAddr, loopback_of: String) -> Proxy {
+        Proxy {
+            instance: "edge".to_owned(),
+            store_id: "one".to_owned(),
+            process: "a".to_owned(),
+            replaced: false,
+            missed: false,
+            is_new: false,
+            admin: format!("http://{address}"),
+            loopback_of,
+            patterns: vec![],
+        }
+    }
+
+    fn is_unknown(presence: &Presence) -> bool {
+        matches!(presence, Presence::Unknown(_))
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_to_another_machines_loopback_address_proves_nothing() {
+        let nowhere = ([127, 0, 0, 1], 1).into();
+        let fences = Fences::default();
+        let here = fences.presence(&proxy(nowhere, loopback::own_network()));
+        assert_eq!(here.await, Presence::Gone);
+        for elsewhere in ["", "another machine"] {
+            let there = fences.presence(&proxy(nowhere, elsewhere.to_owned()));
+            assert!(is_unknown(&there.await), "{elsewhere:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_without_the_call_does_not_prove_that_a_process_is_gone() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_, health) = tonic_health::server::health_reporter();
+        let serving = Server::builder()
+            .add_routes(Routes::new(health))
+            .serve_with_incoming(TcpIncoming::from(listener));
+        tokio::spawn(serving);
+        let proxy = proxy(address, loopback::own_network());
+        let presence = Fences::default().presence(&proxy).await;
+        assert!(is_unknown(&presence), "{presence:?}");
+    }
 }

@@ -20,6 +20,7 @@ mod health;
 pub mod input;
 pub mod keys;
 mod lock_service;
+mod loopback;
 mod place;
 mod proxies;
 mod registration;

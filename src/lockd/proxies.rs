@@ -33,6 +33,8 @@ pub(super) struct Proxy {
     /// No proxy had this name, and this one has not said yet that it noted that.
     pub(super) is_new: bool,
     pub(super) admin: String,
+    /// The network of the lockd that it registered with, if its address is a loopback one there.
+    pub(super) loopback_of: String,
     pub(super) patterns: Vec<LockPattern>,
 }
 
@@ -48,6 +50,8 @@ struct Record {
     #[serde(default)]
     is_new: bool,
     admin: String,
+    #[serde(default)]
+    loopback_of: String,
     patterns: Vec<String>,
 }
 
@@ -64,6 +68,7 @@ impl Proxy {
             missed: self.missed,
             is_new: self.is_new,
             admin: self.admin.clone(),
+            loopback_of: self.loopback_of.clone(),
             patterns: self
                 .patterns
                 .iter()
@@ -91,6 +96,7 @@ impl Proxy {
             missed: record.missed,
             is_new: record.is_new,
             admin: record.admin,
+            loopback_of: record.loopback_of,
             patterns,
         })
     }

@@ -139,7 +139,8 @@ mod tests {
             replaced: false,
             missed: false,
             is_new: false,
-            admin: "http://127.0.0.1:7431".to_owned(),
+            admin: "http://10.0.0.7:7431".to_owned(),
+            loopback_of: String::new(),
             patterns: vec![],
         }
     }

@@ -11,6 +11,7 @@ use crate::audit::acts::{Act, Acts};
 use crate::clock;
 use crate::lockd::Core;
 use crate::lockd::input;
+use crate::lockd::loopback;
 use crate::lockd::proxies::Proxy;
 use crate::lockd::registration::{Presence, Says, Verdict, decide};
 use crate::lockd::status::Error;
@@ -135,13 +136,20 @@ impl RegistryService for Registry {
         &self,
         request: Request<RegisterRequest>,
     ) -> Result<Response<RegisterResponse>, Status> {
+        let (peer, local) = (request.remote_addr(), request.local_addr());
         let request = request.into_inner();
         input::instance(&request.instance)?;
         input::store_id(&request.store_id)?;
         input::admin_address(&request.admin)?;
         input::process(&request.process)?;
         input::after(&request.after)?;
+        let is_loopback = loopback::is_loopback(&request.admin);
+        let loopback_of = match is_loopback {
+            true => loopback::own_network(),
+            false => String::new(),
+        };
         let proxy = Proxy {
+            loopback_of,
             replaced: false,
             missed: false,
             is_new: false,
@@ -151,6 +159,14 @@ impl RegistryService for Registry {
             process: request.process,
             admin: request.admin,
         };
+        if is_loopback && let Some(peer) = peer.filter(|peer| !is_own(peer, local)) {
+            let error = Error::LoopbackAdmin {
+                admin: proxy.admin,
+                peer,
+            };
+            tracing::warn!(instance = proxy.instance, %error, "proxy not registered");
+            return Err(error.into());
+        }
         let says = Says {
             registered: request.registered,
             after: request.after,
@@ -243,6 +259,12 @@ impl RegistryService for Registry {
         let floor = holder.map_or(view.latest.get() + 1, |holder| holder.token.get());
         Ok(Response::new(FloorResponse { floor }))
     }
+}
+
+/// Whether a connection comes from this machine.
+fn is_own(peer: &SocketAddr, local: Option<SocketAddr>) -> bool {
+    let peer = peer.ip().to_canonical();
+    peer.is_loopback() || local.is_some_and(|local| local.ip().to_canonical() == peer)
 }
 
 /// Whether a ticket has room for one more name.

@@ -122,6 +122,18 @@ pub enum Error {
         /// What was found there.
         cause: String,
     },
+    /// A loopback address, of another machine.
+    #[error(
+        "the admin port of this proxy is said to be at {admin}, which for the lock service is its \
+         own machine, and the proxy comes from {peer}: set `listen` of its [admin] to an address \
+         that the lock service reaches, or to 0.0.0.0 and the port"
+    )]
+    LoopbackAdmin {
+        /// What the proxy told.
+        admin: String,
+        /// Where it comes from.
+        peer: std::net::SocketAddr,
+    },
     /// The process was registered, and is no longer.
     #[error(
         "proxy {0:?} was taken out of the set, or replaced, while this process ran: it may have \
@@ -166,6 +178,7 @@ impl Error {
             Error::NotClosed { .. } => (Code::Unavailable, "not-closed"),
             Error::TooMany { .. } => (Code::ResourceExhausted, "limit"),
             Error::NameTaken { .. } => (Code::FailedPrecondition, "name-taken"),
+            Error::LoopbackAdmin { .. } => (Code::FailedPrecondition, "loopback-admin"),
             Error::NotProvenGone { .. } => (Code::FailedPrecondition, "not-proven-gone"),
             Error::TakenOut(_) => (Code::FailedPrecondition, "taken-out"),
             Error::NotRecorded(_) => (Code::Unavailable, "not-recorded"),

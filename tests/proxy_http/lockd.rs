@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use ringfence::proto::register_response::Known;
 use ringfence::proto::fence_service_server::FenceService as _;
+use ringfence::proto::register_response::Known;
 use ringfence::proto::registry_service_server::{RegistryService, RegistryServiceServer};
 use ringfence::proto::{
     FloorRequest, FloorResponse, KeysRequest, KeysResponse, ListProxiesRequest,

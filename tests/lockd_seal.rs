@@ -399,6 +399,29 @@ async fn breaking_a_lock_closes_its_fence_first() {
 }
 
 #[tokio::test]
+async fn a_stranger_that_calls_a_close_stale_has_closed_nothing() {
+    let Service { lockd, client, .. } = start_with(settings()).await;
+    let session = client.open().await;
+    let token = client.acquire(&session, "a", TRY, 1).await.unwrap().token;
+    // The proxy that guards the lock is gone, and another one has got its address.
+    let stranger = FakeProxy::start("stranger", lockd.keys()).await;
+    stranger.set_watermark(token + 1000);
+    register(&client, "edge", &stranger.address.to_string(), "a").await;
+    let request = BreakLockRequest {
+        lock: "a".to_owned(),
+        token,
+        reason: "stuck".to_owned(),
+    };
+    let refused = client.locks.clone().break_lock(request).await.unwrap_err();
+    assert_eq!(reason(&refused), "not-closed");
+    assert!(
+        refused.message().contains("stranger"),
+        "{}",
+        refused.message()
+    );
+}
+
+#[tokio::test]
 async fn a_proxy_that_registers_through_one_lockd_is_sealed_by_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let store = open_store(folder.path()).await;

@@ -121,6 +121,13 @@ impl Fences {
             .map_err(|_| format!("no answer within {} ms", timeout.as_millis()))?
             .map_err(|status| describe(&status))?
             .into_inner();
+        // It said that an order is stale, which is no answer of ours if it is a stranger.
+        if (&reply.instance, &reply.process) != (&proxy.instance, &proxy.process) {
+            return Err(format!(
+                "at {} answers {:?} or another process of it",
+                proxy.admin, reply.instance
+            ));
+        }
         Ok((reply.floor, reply.watermark))
     }
 

@@ -95,6 +95,24 @@ impl Fence {
     }
 }
 
+impl Fence {
+    fn answer(&self, lock: &LockName, status: &gate::Status, held: Duration) -> WatermarkResponse {
+        let held_ms = u64::try_from(held.as_millis()).unwrap_or(u64::MAX);
+        WatermarkResponse {
+            lock: lock.to_string(),
+            watermark: status.watermark,
+            floor: status.floor,
+            settled: status.settled,
+            in_flight: status.in_flight,
+            in_doubt: status.in_doubt,
+            in_doubt_for_ms: if status.in_doubt > 0 { held_ms } else { 0 },
+            waiting: status.waiting,
+            instance: self.instance.clone(),
+            process: self.process.clone(),
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl FenceService for Fence {
     async fn seal(&self, request: Request<SealRequest>) -> Result<Response<SealResponse>, Status> {
@@ -146,7 +164,7 @@ impl FenceService for Fence {
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let (gates, name) = (self.gates.clone(), lock.clone());
         match blocking(move || gates.look(&name)).await? {
-            Some((status, held)) => Ok(Response::new(answer(&lock, &status, held))),
+            Some((status, held)) => Ok(Response::new(self.answer(&lock, &status, held))),
             None => Err(Status::not_found(format!(
                 "no watermark of `{lock}` is known here"
             ))),
@@ -174,7 +192,7 @@ impl FenceService for Fence {
         };
         let watermarks = rows
             .iter()
-            .map(|(lock, status, held)| answer(lock, status, *held));
+            .map(|(lock, status, held)| self.answer(lock, status, *held));
         Ok(Response::new(ListWatermarksResponse {
             watermarks: watermarks.collect(),
             next,
@@ -188,20 +206,6 @@ fn deadline(wait_ms: u64) -> Instant {
         wait_ms => Duration::from_millis(wait_ms).min(WAIT_MAX),
     };
     Instant::now() + wait
-}
-
-fn answer(lock: &LockName, status: &gate::Status, held: Duration) -> WatermarkResponse {
-    let held_ms = u64::try_from(held.as_millis()).unwrap_or(u64::MAX);
-    WatermarkResponse {
-        lock: lock.to_string(),
-        watermark: status.watermark,
-        floor: status.floor,
-        settled: status.settled,
-        in_flight: status.in_flight,
-        in_doubt: status.in_doubt,
-        in_doubt_for_ms: if status.in_doubt > 0 { held_ms } else { 0 },
-        waiting: status.waiting,
-    }
 }
 
 async fn blocking<T: Send + 'static>(

@@ -203,6 +203,7 @@ impl FenceService for Fence {
             lock,
             floor,
             watermark,
+            instance: self.instance.clone(),
             ..WatermarkResponse::default()
         };
         Ok(Response::new(answer))

@@ -9,6 +9,7 @@ use crate::clients::{Holder, get, put};
 use crate::stack::{Lockd, Proxy, ProxySetup, eventually};
 
 const RULE: &str = "[[listener.rule]]\nlock = \"orders\"\npath = \"/orders/**\"\n";
+const OTHER_RULE: &str = "[[listener.rule]]\nlock = \"other\"\npath = \"/other/**\"\n";
 const SEAL_TIMEOUT: &str = "seal_timeout = \"2s\"\n";
 
 fn proxy(dir: &Path, name: &str, lockd: &Lockd, upstream: SocketAddr) -> Proxy {
@@ -163,4 +164,84 @@ async fn a_proxy_that_lost_its_store_takes_its_floors_from_lockd() {
     eventually("service with lockd again", || {
         put(&one.url("/orders/1"), "B at last", Some(&new)).status == 200
     });
+}
+
+/// A copy of a data folder.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
+fn put_back(copied: &Path, data: &Path) {
+    std::fs::remove_dir_all(data).unwrap();
+    copy(copied, data);
+}
+
+/// A grant that was written under and is over.
+async fn written(lockd: &Lockd, proxy: &Proxy, names: &[&str], body: &str) -> String {
+    let (holder, _, ticket) = acquire_sealed_by(lockd, names).await;
+    let url = proxy.url("/orders/1");
+    eventually("a write of the holder", || {
+        put(&url, body, Some(&ticket)).status == 200
+    });
+    holder.close().await;
+    ticket
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_a_data_folder_admits_nobody_who_was_refused_before() {
+    for is_hot in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut lockd = Lockd::start(dir.path(), SEAL_TIMEOUT);
+        let origin = Origin::start();
+        let mut one = proxy(dir.path(), "edge-1", &lockd, origin.address);
+        let old = written(&lockd, &one, &["edge-1"], "A").await;
+        let copied = dir.path().join("copy");
+        if is_hot {
+            copy(&one.data, &copied);
+        } else {
+            one.process.terminate();
+            copy(&one.data, &copied);
+            one.start_again();
+            one.wait_until_ready();
+        }
+        let new = written(&lockd, &one, &["edge-1"], "B").await;
+        one.process.kill();
+        put_back(&copied, &one.data);
+        // Started once more than the copy's past tells, while nobody hears of it.
+        lockd.process.kill();
+        one.start_again();
+        one.process.kill();
+        lockd.restart();
+        one.start_again();
+        one.wait_until_ready();
+        let late = put(&one.url("/orders/1"), "late", Some(&old));
+        assert_eq!(late.status, 412, "{is_hot}: {late:?}");
+        // Its holder is over as well, and what nobody holds stays closed to it.
+        let late = put(&one.url("/orders/1"), "late", Some(&new));
+        assert_eq!(late.status, 412, "{is_hot}: {late:?}");
+        written(&lockd, &one, &["edge-1"], "C").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_was_not_guarded_meanwhile_has_no_floor_of_the_time_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let lockd = Lockd::start(dir.path(), SEAL_TIMEOUT);
+    let origin = Origin::start();
+    let one = proxy(dir.path(), "edge-1", &lockd, origin.address);
+    let mut two = proxy(dir.path(), "edge-2", &lockd, origin.address);
+    let old = written(&lockd, &two, &["edge-1", "edge-2"], "A").await;
+    two.process.terminate();
+    two.kill_and_restart_with(RULE, OTHER_RULE);
+    written(&lockd, &one, &["edge-1"], "B").await;
+    two.process.terminate();
+    two.kill_and_restart_with(OTHER_RULE, RULE);
+    let late = put(&two.url("/orders/1"), "late", Some(&old));
+    assert_eq!(late.status, 412, "{late:?}");
 }

@@ -5,7 +5,8 @@
 //! a ticket is genuine and [`gates`] whether its token passes, and forwards over [`upstream`].
 //! Beside it: [`watermarks`] (what is durable), [`doubts`] (what is not known to have ended),
 //! [`left`] (what an earlier run has left at a backend), [`registry`] (the link to lockd),
-//! [`fence`] (seals and closes from outside), [`floors`] (what backends compare themselves).
+//! [`ring`] (the keys that it tells), [`fence`] (seals and closes from outside), [`floors`] (what
+//! backends compare themselves).
 //!
 //! Invariant: forwarding a fenced write takes an [`doubts::InFlight`], and the bytes that make it
 //! take effect leave only after its release.
@@ -25,6 +26,7 @@ mod polled;
 pub mod postgres;
 pub mod redis;
 pub mod registry;
+pub mod ring;
 pub mod session;
 pub mod shadows;
 mod slots;

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
+use super::ring::{RingSource, RingView};
 use super::watermarks::{Start, Watermarks, What};
 use crate::lock_name::LockName;
 use crate::proto::register_response::Known;
@@ -35,26 +36,6 @@ const REFRESH_AT_MOST_EVERY: Duration = Duration::from_millis(500);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// How long one call may take.
 const CALL_MAX: Duration = Duration::from_secs(5);
-
-/// What verifies tickets now.
-#[derive(Clone, Default)]
-pub struct Ring {
-    /// Grows with each change: what was verified under another one is verified again.
-    pub generation: u64,
-    /// `None`: not known yet.
-    pub keys: Option<Arc<KeyRing>>,
-}
-
-impl Ring {
-    /// A ring that never changes.
-    pub fn fixed(keys: KeyRing) -> watch::Receiver<Ring> {
-        watch::channel(Ring {
-            generation: 1,
-            keys: Some(Arc::new(keys)),
-        })
-        .1
-    }
-}
 
 /// What lockd says about this proxy's store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,7 +73,7 @@ struct Shared {
     taken_at: OnceLock<Instant>,
     /// Why lockd refuses this process.
     refusal: Mutex<Option<String>>,
-    ring: watch::Sender<Ring>,
+    ring: RingSource,
     standing: watch::Sender<Standing>,
     /// Refreshes that ended, well or not.
     rounds: watch::Sender<u64>,
@@ -136,7 +117,7 @@ impl Registry {
                 registered: AtomicBool::new(false),
                 taken_at: OnceLock::new(),
                 refusal: Mutex::default(),
-                ring: watch::Sender::new(Ring::default()),
+                ring: RingSource::default(),
                 standing: watch::Sender::new(Standing::Pending),
                 rounds: watch::Sender::new(0),
                 ended: watch::Sender::new(false),
@@ -146,8 +127,8 @@ impl Registry {
     }
 
     /// The keys, now and later.
-    pub fn ring(&self) -> watch::Receiver<Ring> {
-        self.shared.ring.subscribe()
+    pub fn ring(&self) -> RingView {
+        self.shared.ring.view()
     }
 
     /// What lockd says about this proxy's store.
@@ -253,7 +234,7 @@ impl Registry {
         }
         *self.shared.refusal() = None;
         // Last: while no key is known nothing is admitted, so nothing is before the standing is.
-        self.take_keys(keys);
+        self.shared.ring.set(Some(KeyRing::new(keys)));
         Ok(())
     }
 
@@ -300,38 +281,10 @@ impl Registry {
 
     fn stop_admitting(&self, reason: &str) {
         *self.shared.refusal() = Some(reason.to_owned());
-        self.shared.ring.send_if_modified(|now| {
-            let had_keys = now.keys.is_some();
-            if had_keys {
-                *now = Ring {
-                    generation: now.generation + 1,
-                    keys: None,
-                };
-            }
-            had_keys
-        });
+        self.shared.ring.set(None);
         if self.shared.registered.load(Ordering::Relaxed) {
             self.shared.ended.send_replace(true);
         }
-    }
-
-    fn take_keys(&self, keys: Vec<VerifyingKey>) {
-        let ring = KeyRing::new(keys);
-        self.shared.ring.send_if_modified(|now| {
-            let ids = |ring: &KeyRing| {
-                ring.keys()
-                    .map(|key| key.id().to_owned())
-                    .collect::<Vec<_>>()
-            };
-            let same = now.keys.as_ref().is_some_and(|old| ids(old) == ids(&ring));
-            if !same {
-                *now = Ring {
-                    generation: now.generation + 1,
-                    keys: Some(Arc::new(ring)),
-                };
-            }
-            !same
-        });
     }
 }
 

@@ -12,10 +12,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::registry::{Registry, Ring};
+use super::registry::Registry;
+use super::ring::RingView;
 use crate::lock_name::LockPattern;
 use crate::protocol::Refusal;
 use crate::ticket::{InvalidTicket, KeyRing, Order, SealScope, TICKET_BYTES_MAX, Ticket};
@@ -29,7 +29,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The verifier of one proxy.
 pub struct Tickets {
-    ring: watch::Receiver<Ring>,
+    ring: RingView,
     registry: Option<Registry>,
     instance: String,
     patterns: Vec<LockPattern>,
@@ -70,7 +70,7 @@ impl Tickets {
     /// A verifier with these keys. `registry`: the lockd that this proxy is registered with, for
     /// the locks of these patterns.
     pub fn new(
-        ring: watch::Receiver<Ring>,
+        ring: RingView,
         registry: Option<Registry>,
         instance: String,
         patterns: Vec<LockPattern>,
@@ -87,7 +87,7 @@ impl Tickets {
 
     /// Whether tickets can be verified; the error says why not.
     pub fn check(&self) -> Result<(), String> {
-        if self.ring.borrow().keys.is_some() {
+        if self.ring.now().keys.is_some() {
             return Ok(());
         }
         let refused = self.registry.as_ref().and_then(Registry::refusal);
@@ -97,9 +97,10 @@ impl Tickets {
         })
     }
 
-    /// Changes with what verifies: a ticket that was verified before is to be verified again.
+    /// Changes with what verifies: a ticket that was verified before is to be verified again. One
+    /// atomic load.
     pub fn generation(&self) -> u64 {
-        self.ring.borrow().generation
+        self.ring.generation()
     }
 
     /// As [`Tickets::verify`], where the ticket may be the one that `last` remembers: clients
@@ -167,7 +168,7 @@ impl Tickets {
     ) -> Result<(T, u64), Refusal> {
         let mut refreshed = false;
         loop {
-            let ring = self.ring.borrow().clone();
+            let ring = self.ring.now();
             let outcome = match &ring.keys {
                 Some(keys) => verify(keys, text),
                 None => return Err(keys_unknown()),
@@ -213,7 +214,7 @@ impl Tickets {
     }
 
     fn cached(&self, text: &str) -> Option<Arc<Ticket>> {
-        let generation = self.ring.borrow().generation;
+        let generation = self.generation();
         let mut shard = self.shard(text);
         if shard.generation != generation {
             // Verified under a key that may have been taken out.
@@ -262,11 +263,9 @@ mod tests {
     use super::{LastTicket, Tickets};
     use crate::lock_name::LockName;
     use crate::protocol::refusal::Code;
-    use crate::proxy::registry::Ring;
+    use crate::proxy::ring::{RingSource, RingView};
     use crate::ticket::{KeyRing, SealScope, SigningKey, Ticket};
     use crate::token::Token;
-    use std::sync::Arc;
-    use tokio::sync::watch;
     use tokio::time::Instant;
 
     fn signed(key: &SigningKey) -> String {
@@ -280,19 +279,16 @@ mod tests {
         })
     }
 
-    fn ring(generation: u64, key: &SigningKey) -> Ring {
-        let keys = KeyRing::new([key.verifying().clone()]);
-        Ring {
-            generation,
-            keys: Some(Arc::new(keys)),
-        }
+    fn ring(key: &SigningKey) -> KeyRing {
+        KeyRing::new([key.verifying().clone()])
     }
 
     #[tokio::test]
     async fn a_ticket_verifies_until_its_key_is_taken_out() {
         let (old, new) = (SigningKey::generate(), SigningKey::generate());
-        let (sender, receiver) = watch::channel(ring(1, &old));
-        let tickets = Tickets::new(receiver, None, "edge".to_owned(), vec![]);
+        let source = RingSource::default();
+        source.set(Some(ring(&old)));
+        let tickets = Tickets::new(source.view(), None, "edge".to_owned(), vec![]);
         let text = signed(&old);
         for _ in 0..3 {
             assert!(tickets.verify(&text, Instant::now()).await.is_ok());
@@ -302,7 +298,7 @@ mod tests {
             let again = tickets.verify_again(&mut last, &text, Instant::now()).await;
             assert!(again.is_ok());
         }
-        sender.send_replace(ring(2, &new));
+        source.set(Some(ring(&new)));
         let refused = tickets.verify(&text, Instant::now()).await.unwrap_err();
         assert_eq!(refused.code, Code::Invalid);
         let again = tickets.verify_again(&mut last, &text, Instant::now()).await;
@@ -313,8 +309,7 @@ mod tests {
     #[tokio::test]
     async fn a_text_that_only_resembles_a_cached_one_is_refused() {
         let key = SigningKey::generate();
-        let (_sender, receiver) = watch::channel(ring(1, &key));
-        let tickets = Tickets::new(receiver, None, "edge".to_owned(), vec![]);
+        let tickets = Tickets::new(RingView::fixed(ring(&key)), None, "edge".to_owned(), vec![]);
         let text = signed(&key);
         assert!(tickets.verify(&text, Instant::now()).await.is_ok());
         let mut forged = text.clone();
@@ -324,8 +319,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_keys_everything_is_busy() {
-        let (_sender, receiver) = watch::channel(Ring::default());
-        let tickets = Tickets::new(receiver, None, "edge".to_owned(), vec![]);
+        let tickets = Tickets::new(RingSource::default().view(), None, "edge".to_owned(), vec![]);
         let refused = tickets
             .verify("v4.public.x", Instant::now())
             .await

@@ -125,7 +125,8 @@ pub fn sign(key: &SigningKey, lock: &str, token: u64) -> String {
         holder: "test".to_owned(),
         session: "s".to_owned(),
         issued_unix_ms: 0,
-        seal: SealScope::Required(vec![]),
+        // Of every proxy that a test starts.
+        seal: SealScope::Required(vec!["edge-1".to_owned(), "edge-2".to_owned()]),
     })
 }
 

@@ -33,7 +33,7 @@ fn connections(redis: &mut Client) -> Vec<(String, String)> {
 
 /// Clients that hold the same token, and write each in its thread: what each call is answered.
 /// Ends when `each` says so.
-fn write(clients: Vec<Client>, each: impl Fn(usize, &mut Client) -> bool + Sync) {
+pub fn write(clients: Vec<Client>, each: impl Fn(usize, &mut Client) -> bool + Sync) {
     std::thread::scope(|scope| {
         for (nth, mut client) in clients.into_iter().enumerate() {
             let each = &each;
@@ -42,13 +42,13 @@ fn write(clients: Vec<Client>, each: impl Fn(usize, &mut Client) -> bool + Sync)
     });
 }
 
-fn holders(proxy: &Proxy, token: u64) -> Vec<Client> {
+pub fn holders(proxy: &Proxy, token: u64) -> Vec<Client> {
     (0..CLIENTS).map(|_| proxy.holder(token)).collect()
 }
 
 /// Increments by every client until a connection that is nobody's own is seen to carry them.
 /// Returns the clients and how many increments were answered.
-fn until_shared(redis: &Redis, clients: Vec<Client>) -> (Vec<Client>, i64) {
+pub fn until_shared(redis: &Redis, clients: Vec<Client>) -> (Vec<Client>, i64) {
     let mut direct = redis.client();
     let own: BTreeSet<String> = connections(&mut direct)
         .into_iter()

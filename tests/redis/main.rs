@@ -6,6 +6,7 @@ mod fenced;
 mod hidden;
 mod known_faults;
 mod lanes;
+mod lockd;
 mod observed;
 mod order;
 mod pipelines;
@@ -13,6 +14,8 @@ mod pipelines;
 mod process;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
+#[path = "../support/lockd.rs"]
+mod registry;
 #[path = "../support/relay.rs"]
 mod relay;
 mod restart;

@@ -96,7 +96,8 @@ pub fn sign(key: &SigningKey, lock: &str, token: u64) -> String {
         holder: "test".to_owned(),
         session: "s".to_owned(),
         issued_unix_ms: 0,
-        seal: SealScope::Required(vec![]),
+        // Of every proxy that a test starts.
+        seal: SealScope::Required(vec!["edge-1".to_owned(), "edge-2".to_owned()]),
     })
 }
 
@@ -107,6 +108,8 @@ pub struct Setup {
     pub upstream: SocketAddr,
     /// What signs its tickets: several proxies may have the same.
     pub key: Arc<SigningKey>,
+    /// The line of `[tickets]` that says where the keys are; `None`: in a file.
+    pub tickets: Option<String>,
     /// Tables of the file.
     pub tables: String,
     /// Lines of the listener.
@@ -121,6 +124,7 @@ impl Setup {
             name: "edge-1",
             upstream,
             key: Arc::new(SigningKey::generate()),
+            tickets: None,
             tables: String::new(),
             listener: String::new(),
             rules: JOBS.to_owned(),
@@ -148,7 +152,8 @@ impl Proxy {
         let (address, admin) = (free_address(), free_address());
         let config = dir.join(format!("{}.toml", setup.name));
         Proxy::write(&config, dir, setup, address, admin);
-        let process = Proxy::run(&config, address, true);
+        // With a lock service, that is asked for what is not known.
+        let process = Proxy::run(&config, address, setup.tickets.is_none());
         Proxy {
             process,
             address,
@@ -162,14 +167,15 @@ impl Proxy {
     fn write(config: &Path, dir: &Path, setup: &Setup, address: SocketAddr, admin: SocketAddr) {
         let keys = config.with_extension("keys");
         std::fs::write(&keys, setup.key.verifying().to_text()).unwrap();
+        let in_file = format!("keys = \"{}\"", keys.display());
         let text = format!(
-            "instance = \"{}\"\ndata_dir = \"{}\"\n[tickets]\nkeys = \"{}\"\n{}\n\
+            "instance = \"{}\"\ndata_dir = \"{}\"\n[tickets]\n{}\n{}\n\
              [admin]\nlisten = \"{admin}\"\n\
              [[listener]]\nname = \"main\"\nprotocol = \"redis\"\nlisten = \"{address}\"\n\
              upstream = \"{}\"\n{}\n{}\n",
             setup.name,
             dir.join(setup.name).display(),
-            keys.display(),
+            setup.tickets.as_ref().unwrap_or(&in_file),
             setup.tables,
             setup.upstream,
             setup.listener,

@@ -5,13 +5,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 
-use tokio::sync::watch;
-
 use super::{Options, StartError};
 use crate::config::{ProxyConfig, TicketSource, Trust, read_key_file};
 use crate::lock_name::LockPattern;
 use crate::proto::RegisterRequest;
-use crate::proxy::registry::{Registry, Ring};
+use crate::proxy::registry::Registry;
+use crate::proxy::ring::RingView;
 use crate::proxy::watermarks::{Opening, Start, Watermarks};
 use crate::ticket::KeyRing;
 
@@ -77,10 +76,10 @@ pub(super) fn keys(
     (start, watermarks): (&Start, &Watermarks),
     patterns: &[LockPattern],
     fixed: Option<KeyRing>,
-) -> Result<(watch::Receiver<Ring>, Option<Registry>), StartError> {
+) -> Result<(RingView, Option<Registry>), StartError> {
     match &config.tickets {
         TicketSource::Unsigned | TicketSource::Keys(_) => {
-            Ok((Ring::fixed(fixed.unwrap_or_default()), None))
+            Ok((RingView::fixed(fixed.unwrap_or_default()), None))
         }
         TicketSource::Lockd(lockd) => {
             let registration = RegisterRequest {

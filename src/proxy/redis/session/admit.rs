@@ -4,6 +4,9 @@
 //! Every ticket that the connection has bound, or that the command carries, is presented: it
 //! raises, and one that is stale refuses the command, read or write. Commands that only concern the
 //! connection itself pass, so that it stays usable.
+//!
+//! Invariant: what is forwarded under a ticket was verified by the keys of now. When lockd tells
+//! others, or takes this proxy out of the set, the connection's tickets are verified again first.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,6 +36,8 @@ type Waiting<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 pub(super) struct Admission {
     presenting: Option<Waiting<(Presented, Vec<Settled>), NotPresented>>,
     settling: Option<Waiting<Vec<Settled>, Refusal>>,
+    /// What the connection has bound is verified again.
+    renewing: Option<Waiting<Presented, NotPresented>>,
     /// The tickets that the command carries.
     presented: Option<Result<Presented, Refusal>>,
     /// Those among them that are genuine, but were not taken.
@@ -45,7 +50,7 @@ pub(super) struct Admission {
 
 impl Admission {
     pub(super) fn is_waiting(&self) -> bool {
-        self.presenting.is_some() || self.settling.is_some()
+        self.presenting.is_some() || self.settling.is_some() || self.renewing.is_some()
     }
 
     /// Whether nothing has come of the command at hand that decides on it.
@@ -106,6 +111,19 @@ impl Session {
             }
             return true;
         }
+        if let Some(renewing) = &mut self.admission.renewing
+            && let Poll::Ready(outcome) = renewing.as_mut().poll(cx)
+        {
+            self.admission.renewing = None;
+            match outcome {
+                Ok(again) => self.bound.renew(&again),
+                Err(NotPresented { refusal, tickets }) => {
+                    self.admission.rejected = tickets;
+                    self.admission.refused = Some(refusal);
+                }
+            }
+            return true;
+        }
         false
     }
 
@@ -120,12 +138,33 @@ impl Session {
         false
     }
 
+    /// Whether what the connection has bound was verified by the keys of now. Verifies it again if
+    /// it was not.
+    fn is_bound_current(&mut self) -> bool {
+        if !self.bound.is_outdated(&self.listening.tickets) {
+            return true;
+        }
+        let renewing = present::verify_bound(Arc::clone(&self.listening), self.bound.clone());
+        self.admission.renewing = Some(Box::pin(renewing));
+        false
+    }
+
     /// May it pass?
     pub(super) fn admit(&mut self, plan: &Plan, extent: Extent) -> Admitted {
         if let Some(refusal) = self.admission.refused.take() {
-            return Admitted::Refused(refusal);
+            return self.unless_observing(plan, refusal);
+        }
+        if !is_about_connection(&plan.operation) && !self.is_bound_current() {
+            return Admitted::Later;
         }
         if !plan.tickets.is_empty() {
+            let tickets = &self.listening.tickets;
+            let presented = self.admission.presented.as_ref();
+            if let Some(Ok(presented)) = presented
+                && presented.is_outdated(tickets)
+            {
+                self.admission.presented = None;
+            }
             if !self.present(plan) {
                 return Admitted::Later;
             }

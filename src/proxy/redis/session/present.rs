@@ -12,6 +12,7 @@ use crate::proxy::gates::Claim;
 use crate::proxy::redis::RedisListening;
 use crate::proxy::redis::control::SessionId;
 use crate::proxy::redis::settle::{Settled, settle};
+use crate::proxy::tickets::Tickets;
 use crate::ticket::Ticket;
 use crate::token::Token;
 
@@ -24,9 +25,26 @@ pub(super) struct Presented {
     pub(super) bare: Option<Token>,
     /// The tickets behind the claims, for the audit.
     pub(super) tickets: Vec<Arc<Ticket>>,
+    /// As they came.
+    texts: Vec<Box<str>>,
+    /// Of the keys that verified all of them.
+    generation: u64,
 }
 
 impl Presented {
+    /// Whether the keys are others than those that verified them: they may not be genuine any more.
+    pub(super) fn is_outdated(&self, tickets: &Tickets) -> bool {
+        !self.claims.is_empty() && self.generation != tickets.generation()
+    }
+
+    /// They were verified again.
+    pub(super) fn renew(&mut self, again: &Presented) {
+        // Others may have taken their place.
+        if Arc::ptr_eq(&self.claims, &again.claims) {
+            self.generation = again.generation;
+        }
+    }
+
     /// The reply to `FENCE STATUS`: lock and token in turn. A bare token is every lock's: `*`.
     pub(super) fn status(&self) -> Vec<u8> {
         let claims = self.claims.iter();
@@ -70,7 +88,7 @@ pub(super) async fn present(
         Mode::Observe => Instant::now(),
     };
     let presented = match listening.config.trust {
-        Trust::Signed => verify(&listening, &texts, deadline).await?,
+        Trust::Signed => verify(&listening, texts, deadline).await?,
         Trust::Unsigned => bare(&texts)?,
     };
     let mut settled = vec![];
@@ -90,18 +108,39 @@ pub(super) async fn present(
 
 async fn verify(
     listening: &RedisListening,
-    texts: &[Box<str>],
+    texts: Vec<Box<str>>,
     deadline: Instant,
 ) -> Result<Presented, Refusal> {
+    // Read first: if it changes meanwhile, they are verified again.
+    let generation = listening.tickets.generation();
     let mut tickets = vec![];
-    for text in texts {
+    for text in &texts {
         tickets.push(listening.tickets.verify(text, deadline).await?);
     }
     Ok(Presented {
         claims: claims::of_tickets(&tickets)?.into(),
         bare: None,
         tickets,
+        texts,
+        generation,
     })
+}
+
+/// Verifies again what a connection has bound: the keys have changed since.
+pub(super) async fn verify_bound(
+    listening: Arc<RedisListening>,
+    mut bound: Presented,
+) -> Result<Presented, NotPresented> {
+    let deadline = Instant::now() + listening.config.admit_deadline;
+    let generation = listening.tickets.generation();
+    for text in &bound.texts {
+        if let Err(refusal) = listening.tickets.verify(text, deadline).await {
+            let tickets = bound.tickets;
+            return Err(NotPresented { refusal, tickets });
+        }
+    }
+    bound.generation = generation;
+    Ok(bound)
 }
 
 /// A bare integer is the token of the one lock that a command needs.

@@ -154,6 +154,7 @@ impl Session {
     fn take_plain(&mut self, request: &[u8], is_last: bool) -> bool {
         if self.listening.config.mode == Mode::Observe
             || self.bound.bare.is_some()
+            || self.bound.is_outdated(&self.listening.tickets)
             || !self.admission.is_undecided()
         {
             return false;

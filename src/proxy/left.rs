@@ -1,16 +1,21 @@
 //! What earlier runs left at backends that can prove it dead: the locks of their recorded sessions
-//! start in doubt, each until all of its sessions are proven gone.
+//! start in doubt, each until all of its sessions are proven gone. Where the records were lost, see
+//! [`lost`](super::lost).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::doubts::Doubt;
+use super::lost::Lost;
 use super::watermarks::LeftSession;
 use crate::lock_name::LockName;
 
 /// The locks of left sessions. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Left(Arc<Mutex<HashMap<LockName, Pending>>>);
+pub struct Left {
+    recorded: Arc<Mutex<HashMap<LockName, Pending>>>,
+    lost: Lost,
+}
 
 #[derive(Default)]
 struct Pending {
@@ -27,15 +32,33 @@ impl Left {
         for lock in sessions.iter().flat_map(|left| &left.locks) {
             pending.entry(lock.clone()).or_default().sessions += 1;
         }
-        Left(Arc::new(Mutex::new(pending)))
+        Left {
+            recorded: Arc::new(Mutex::new(pending)),
+            lost: Lost::default(),
+        }
+    }
+
+    /// These, and what a lost store would have recorded.
+    pub fn with_lost(self, lost: Lost) -> Left {
+        Left { lost, ..self }
+    }
+
+    /// What a lost store would have recorded.
+    pub(super) fn lost(&self) -> &Lost {
+        &self.lost
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LockName, Pending>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a session that carried writes under this lock may still be there.
     pub fn is_pending(&self, lock: &LockName) -> bool {
+        self.is_recorded(lock) || self.lost.holds_back(lock).is_some()
+    }
+
+    /// Whether a recorded one may.
+    pub(super) fn is_recorded(&self, lock: &LockName) -> bool {
         self.lock().contains_key(lock)
     }
 

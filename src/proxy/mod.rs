@@ -4,8 +4,8 @@
 //! [`session`] for HTTP and S3, [`redis`], `postgres`, [`etcd`]. A session asks [`tickets`] whether
 //! a ticket is genuine and [`gates`] whether its token passes, and forwards over [`upstream`].
 //! Beside it: [`watermarks`] (what is durable), [`doubts`] (what is not known to have ended),
-//! [`left`] (what an earlier run has left at a backend), [`registry`] (the link to lockd),
-//! [`ring`] (the keys that it tells), [`fence`] (seals and closes from outside), [`floors`] (what
+//! [`left`] (what an earlier run has left at a backend), [`lost`] (the same where nobody knows it),
+//! [`registry`] (the link to lockd), [`ring`] (the keys that it tells), [`fence`] (seals and closes from outside), [`floors`] (what
 //! backends compare themselves).
 //!
 //! Invariant: forwarding a fenced write takes an [`doubts::InFlight`], and the bytes that make it
@@ -20,6 +20,7 @@ pub mod fence;
 pub mod floors;
 pub mod gates;
 pub mod left;
+pub mod lost;
 pub mod parts;
 mod polled;
 #[cfg(feature = "postgres")]

@@ -319,7 +319,12 @@ mod tests {
 
     #[tokio::test]
     async fn without_keys_everything_is_busy() {
-        let tickets = Tickets::new(RingSource::default().view(), None, "edge".to_owned(), vec![]);
+        let tickets = Tickets::new(
+            RingSource::default().view(),
+            None,
+            "edge".to_owned(),
+            vec![],
+        );
         let refused = tickets
             .verify("v4.public.x", Instant::now())
             .await

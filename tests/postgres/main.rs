@@ -12,6 +12,7 @@ mod fenced;
 mod foreign;
 mod held;
 mod hidden;
+mod lost;
 mod migrations;
 mod odd;
 mod peers;
@@ -24,6 +25,8 @@ mod races;
 #[path = "../support/random.rs"]
 mod random;
 mod reading;
+#[path = "../support/lockd.rs"]
+mod registry;
 #[path = "../support/relay.rs"]
 mod relay;
 mod restart;

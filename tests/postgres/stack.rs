@@ -40,6 +40,8 @@ pub struct Setup {
     pub upstream: SocketAddr,
     /// What signs its tickets: several proxies may have the same.
     pub key: Arc<SigningKey>,
+    /// The line of `[tickets]` that says where the keys are; `None`: in a file.
+    pub tickets: Option<String>,
     /// Tables of the file.
     pub tables: String,
     /// Its listeners have no control role.
@@ -54,6 +56,7 @@ impl Setup {
             name: "edge-1",
             upstream,
             key: Arc::new(SigningKey::generate()),
+            tickets: None,
             tables: String::new(),
             without_control: false,
             listeners: vec![Listener {
@@ -86,19 +89,19 @@ impl Setup {
         self
     }
 
-    /// The file's text.
-    fn text(&self, dir: &Path, addresses: &[SocketAddr]) -> String {
+    /// The file's text. `addresses`: of the listeners.
+    fn text(&self, dir: &Path, addresses: &[SocketAddr], admin: SocketAddr) -> String {
         let keys = dir.join(format!("{}.keys", self.name));
         std::fs::write(&keys, self.key.verifying().to_text()).unwrap();
         let password = dir.join("control.password");
         std::fs::write(&password, format!("{}\n", CONTROL.1)).unwrap();
+        let in_file = format!("keys = {keys:?}");
         let mut text = format!(
-            "instance = {:?}\ndata_dir = {:?}\n[tickets]\nkeys = {keys:?}\n{}\n\
-             [admin]\nlisten = \"{}\"\n",
+            "instance = {:?}\ndata_dir = {:?}\n[tickets]\n{}\n{}\n[admin]\nlisten = \"{admin}\"\n",
             self.name,
             dir.join(self.name),
+            self.tickets.as_ref().unwrap_or(&in_file),
             self.tables,
-            free_address(),
         );
         for (listener, address) in self.listeners.iter().zip(addresses) {
             text += &format!(
@@ -136,6 +139,8 @@ pub struct Proxy {
     /// Of its listeners.
     pub addresses: Vec<SocketAddr>,
     pub key: Arc<SigningKey>,
+    /// Where its readiness is told.
+    pub admin: SocketAddr,
     config: PathBuf,
 }
 
@@ -143,12 +148,15 @@ impl Proxy {
     pub fn start(dir: &Path, setup: &Setup) -> Proxy {
         let config = dir.join(format!("{}.toml", setup.name));
         let addresses: Vec<SocketAddr> = setup.listeners.iter().map(|_| free_address()).collect();
-        std::fs::write(&config, setup.text(dir, &addresses)).unwrap();
-        let process = Proxy::run(&config, &addresses, true);
+        let admin = free_address();
+        std::fs::write(&config, setup.text(dir, &addresses, admin)).unwrap();
+        // With a lock service, that is asked for what is not known.
+        let process = Proxy::run(&config, &addresses, setup.tickets.is_none());
         Proxy {
             process,
             addresses,
             key: Arc::clone(&setup.key),
+            admin,
             config,
         }
     }
@@ -175,7 +183,7 @@ impl Proxy {
     pub fn refuses_to_start(dir: &Path, setup: &Setup) -> String {
         let config = dir.join(format!("{}.toml", setup.name));
         let addresses: Vec<SocketAddr> = setup.listeners.iter().map(|_| free_address()).collect();
-        std::fs::write(&config, setup.text(dir, &addresses)).unwrap();
+        std::fs::write(&config, setup.text(dir, &addresses, free_address())).unwrap();
         let log = config.with_extension("log");
         let mut process = Process::spawn(&mut Proxy::command(&config, true), log);
         assert!(!process.wait(), "it has started and ended well");
@@ -186,7 +194,7 @@ impl Proxy {
     pub fn install(dir: &Path, setup: &Setup) {
         let config = dir.join(format!("{}.toml", setup.name));
         let addresses: Vec<SocketAddr> = setup.listeners.iter().map(|_| free_address()).collect();
-        std::fs::write(&config, setup.text(dir, &addresses)).unwrap();
+        std::fs::write(&config, setup.text(dir, &addresses, free_address())).unwrap();
         let mut command = Proxy::command(&config, false);
         let log = config.with_extension("install.log");
         let mut process = Process::spawn(command.arg("--install"), log);
@@ -201,6 +209,12 @@ impl Proxy {
     /// kill -9.
     pub fn crash(&mut self) {
         self.process.kill();
+    }
+
+    /// kill -9, and what it had on disk is gone.
+    pub fn lose(&mut self) {
+        self.crash();
+        std::fs::remove_dir_all(self.config.with_extension("")).unwrap();
     }
 
     /// On the same folder.

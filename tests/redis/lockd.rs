@@ -1,14 +1,17 @@
-//! With a lock service: what it says of keys and of the proxy counts for connections that are open.
+//! With a lock service: what it says of keys and of the proxy counts for connections that are open,
+//! and what it says of a lost store for what that left.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Instant;
 
 use redis::Value;
 use ringfence::ticket::SigningKey;
 
-use crate::client::{Client, code, ok};
+use crate::client::{Client, bulk, code, ok};
 use crate::lanes::{holders, until_shared, write};
-use crate::registry::Lockd;
+use crate::registry::{Lockd, wait_until_ready};
+use crate::relay::Relay;
 use crate::stack::{PATIENCE, Proxy, Redis, Setup, eventually, sign};
 
 /// Connections that hold token 1 of `job/1`, bound in each of the ways that there are, and have
@@ -28,11 +31,16 @@ fn bound(proxy: &Proxy) -> Vec<Client> {
 
 fn start(dir: &Path) -> (Redis, Proxy, Lockd) {
     let redis = Redis::start(dir);
-    let setup = Setup::new(redis.address);
+    let (proxy, lockd) = start_before(dir, redis.address);
+    (redis, proxy, lockd)
+}
+
+fn start_before(dir: &Path, upstream: SocketAddr) -> (Proxy, Lockd) {
+    let setup = Setup::new(upstream);
     let lockd = Lockd::start(&setup.key);
     let tickets = Some(lockd.tickets());
     let proxy = Proxy::start(dir, &Setup { tickets, ..setup });
-    (redis, proxy, lockd)
+    (proxy, lockd)
 }
 
 #[test]
@@ -97,4 +105,26 @@ fn a_bound_ticket_ends_with_its_key() {
         assert_eq!(client.call(&["FENCE", "SET", &ticket]), ok());
         assert_eq!(client.call(&["SET", "job:1:a", "new"]), ok());
     }
+}
+
+#[test]
+fn what_a_proxy_left_whose_store_was_lost_arrives_at_a_dead_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Redis::start(dir.path());
+    let relay = Relay::start(redis.address);
+    let (mut proxy, lockd) = start_before(dir.path(), relay.address);
+    let mut old = proxy.holder(1);
+    assert_eq!(old.call(&["INCR", "job:1:n"]), Value::Int(1));
+    relay.hold();
+    old.send(&["INCR", "job:1:n"]);
+    relay.wait_until_held();
+    proxy.lose();
+    lockd.set_floor(2);
+    proxy.start_again();
+    wait_until_ready(proxy.admin);
+    let mut new = proxy.holder(2);
+    relay.release();
+    // Long enough for it to arrive; that nothing happens has no end to wait for.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(new.call(&["GET", "job:1:n"]), bulk("1"));
 }

@@ -237,6 +237,12 @@ impl Proxy {
         self.process.kill();
     }
 
+    /// kill -9, and what it had on disk is gone.
+    pub fn lose(&mut self) {
+        self.crash();
+        std::fs::remove_dir_all(self.config.with_extension("")).unwrap();
+    }
+
     /// On the same folder.
     pub fn start_again(&mut self) {
         self.process = Proxy::run(&self.config, self.address, false);

@@ -7,7 +7,8 @@
 )]
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ringfence::proto::register_response::Known;
@@ -22,6 +23,8 @@ use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
+use crate::process::eventually;
+
 #[derive(Default)]
 struct State {
     keys: Vec<PublicKey>,
@@ -29,6 +32,8 @@ struct State {
     floor: u64,
     /// By instance, as it registered last.
     stores: HashMap<String, String>,
+    /// It does not answer registrations.
+    silent: bool,
     /// Those that were taken out of the set.
     removed: Vec<String>,
 }
@@ -85,6 +90,11 @@ impl Lockd {
         self.state().floor = floor;
     }
 
+    /// Whether it answers registrations from now on.
+    pub fn answer(&self, answers: bool) {
+        self.state().silent = !answers;
+    }
+
     /// Takes a proxy out of the set.
     pub fn remove(&self, instance: &str) {
         self.state().removed.push(instance.to_owned());
@@ -93,6 +103,22 @@ impl Lockd {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap()
     }
+}
+
+/// What a proxy with this admin port says of its readiness.
+pub fn readiness(admin: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(admin).unwrap();
+    let head = "GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut told = String::new();
+    stream.read_to_string(&mut told).unwrap();
+    told
+}
+
+/// Waits until the proxy has heard from the lock service, and done what that asks for.
+#[track_caller]
+pub fn wait_until_ready(admin: SocketAddr) {
+    eventually("readiness", || readiness(admin).starts_with("HTTP/1.1 200"));
 }
 
 #[derive(Clone)]
@@ -108,6 +134,9 @@ impl RegistryService for Registry {
             instance, store_id, ..
         } = request.into_inner();
         let mut state = self.0.lock().unwrap();
+        if state.silent {
+            return Err(Status::unavailable("no quorum"));
+        }
         if state.removed.contains(&instance) {
             return Err(Status::failed_precondition("taken out of the set"));
         }

@@ -136,13 +136,20 @@ impl Inner {
             recovered.in_doubt = in_doubt;
         }
         let timed = recovered.in_doubt.clone();
-        let unproven = self.left.is_pending(lock).then(|| {
+        let unproven = self.left.is_recorded(lock).then(|| {
             // The session may have carried what was admitted last, and what it drained.
             let left = stored.map(|stored| stored.recover(true).in_doubt);
             left.and_then(|left| left.first().copied())
                 .unwrap_or(recovered.floor - 1)
         });
         recovered.in_doubt.extend(unproven);
+        // Sessions that nobody knows may have carried whatever was granted.
+        let lost = self
+            .left
+            .lost()
+            .holds_back(lock)
+            .map(|_| recovered.floor - 1);
+        recovered.in_doubt.extend(lost);
         let hold = stored.map_or(Duration::ZERO, |stored| stored.hold);
         let gate = Gate::new(lock.clone(), &recovered);
         let floors = self.floors.iter().filter(|it| it.guards(lock)).cloned();
@@ -158,6 +165,10 @@ impl Inner {
         if let Some(token) = unproven {
             let doubt = self.doubts.until_proven(Arc::clone(&entry), token);
             self.left.hold(lock, doubt);
+        }
+        if let Some(token) = lost {
+            let doubt = self.doubts.until_proven(Arc::clone(&entry), token);
+            self.left.lost().hold(lock, doubt);
         }
         entry
     }

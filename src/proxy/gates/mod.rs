@@ -413,7 +413,13 @@ impl Gates {
             return refusal.for_lock(claim.lock.clone()).with_token(claim.token);
         };
         let held = entry.in_doubt_for();
-        let refusal = if status.in_doubt > 0 && !held.is_zero() {
+        let refusal = if let Some(listener) = self.inner.left.lost().holds_back(&claim.lock) {
+            let detail = format!(
+                "the proxy's store was lost: listener {listener:?} waits until no session of before \
+                 is left at its backend"
+            );
+            Refusal::busy(detail, RETRY_AFTER)
+        } else if status.in_doubt > 0 && !held.is_zero() {
             let detail = format!(
                 "the outcome of an older write is not known: the lock stays closed to newer tokens \
                  for {} ms",

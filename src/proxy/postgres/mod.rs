@@ -8,7 +8,8 @@
 //! Permits are kept in `flights`. Backend sessions are vouched for over the [`control`] connection,
 //! recorded on disk by [`sessions`] before they carry a write, and ended and proven gone by
 //! [`evict`]. What PREPARE TRANSACTION leaves is remembered by [`prepared`]. Where several proxies
-//! share the server, [`fence_store`] keeps their order.
+//! share the server, [`fence_store`] keeps their order. What a lost store had recorded of sessions
+//! is ended by `sweep`.
 //!
 //! Invariants:
 //! - one client connection has one backend connection, and nobody else's bytes are on it;
@@ -31,6 +32,7 @@ mod session;
 pub mod sessions;
 pub mod snapshots;
 pub mod start;
+mod sweep;
 pub mod wire;
 
 use std::sync::Arc;

@@ -16,11 +16,13 @@ use super::fence_store::FenceStore;
 use super::prepared::Prepared;
 use super::sessions::Sessions;
 use super::snapshots::Snapshots;
+use super::sweep::Sweep;
 use super::{Listener, session};
 use crate::config::{Mode, PostgresListenerConfig, WatermarkStore};
 use crate::protocol::postgres::classify::Classifier;
 use crate::proxy::accept::Entrance;
 use crate::proxy::left::Left;
+use crate::proxy::lost::Lost;
 use crate::proxy::parts::Parts;
 use crate::proxy::registry::Registry;
 use crate::proxy::watermarks::{LeftSession, PreparedRow, Watermarks};
@@ -98,6 +100,21 @@ pub fn fence_stores(
         }
     }
     stores
+}
+
+/// Has the servers swept of listeners whose sessions a lost store had recorded.
+pub fn sweep(ready: &[Ready], lost: &Lost, tasks: &mut JoinSet<()>) {
+    for Ready {
+        config, control, ..
+    } in ready
+    {
+        // Watermarks in the server come with the sessions that they let in.
+        let keeps = config.store == WatermarkStore::Backend;
+        if config.mode == Mode::Enforce && control.has_role() && !keeps {
+            let sweep = Sweep::new(control.clone(), config.rules.clone());
+            lost.sweep(&config.name, config.rules.lock_patterns(), sweep, tasks);
+        }
+    }
 }
 
 /// The evictors of the listeners, at work: each first ends what an earlier run has left. Returns

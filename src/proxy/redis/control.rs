@@ -234,6 +234,30 @@ impl Control {
         }
     }
 
+    /// The clients of the server but this connection, of one life of it. Not replicas: they write
+    /// nothing.
+    pub async fn other_clients(&self) -> Result<(RunId, Vec<u64>), ControlError> {
+        let mut commands = redis::pipe();
+        commands.cmd("CLIENT").arg("ID");
+        for kind in ["normal", "pubsub"] {
+            commands.cmd("CLIENT").arg("LIST").arg("TYPE").arg(kind);
+        }
+        let (run_id, answer) = self.call_all(&commands).await?;
+        let unfit = || ControlError::Unfit("it does not list its clients".to_owned());
+        let Value::Array(answers) = answer else {
+            return Err(unfit());
+        };
+        let [Value::Int(own), lists @ ..] = answers.as_slice() else {
+            return Err(unfit());
+        };
+        let mut clients = vec![];
+        for list in lists {
+            clients.extend(ids_of(text(list).ok_or_else(unfit)?));
+        }
+        clients.retain(|id| i64::try_from(*id) != Ok(*own));
+        Ok((run_id, clients))
+    }
+
     /// Kills these clients of this server process, and tells which of them it still knows
     /// afterwards: none of the others can execute anything any more.
     pub async fn kill_and_list(&self, run_id: &str, ids: &[u64]) -> Result<Vec<u64>, ControlError> {
@@ -315,11 +339,6 @@ fn text(value: &Value) -> Option<&str> {
         Value::SimpleString(text) => Some(text),
         _ => None,
     }
-}
-
-/// The ids in the reply to `CLIENT LIST`.
-pub fn ids_of_clients(list: &Value) -> Vec<u64> {
-    text(list).map(ids_of).unwrap_or_default()
 }
 
 /// The ids of a client list: a line per client, fields `name=value`, `id` first.

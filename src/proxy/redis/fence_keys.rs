@@ -29,7 +29,7 @@ use redis::{Cmd, Value};
 use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 use tokio::time::Instant;
 
-use super::control::{Control, ControlError, RunId, SessionId, ids_of_clients};
+use super::control::{Control, ControlError, RunId, SessionId};
 use crate::lock_name::{LockName, LockPattern};
 use crate::protocol::Refusal;
 use crate::proxy::floors::NotRaised;
@@ -361,14 +361,10 @@ impl FenceKeys {
         let mut begin = redis::cmd("HSET");
         begin.arg(KEY).arg("state").arg(&mark);
         control.call(&begin).await?;
-        let mut clients = vec![];
-        // Not replicas: they write nothing.
-        for kind in ["normal", "pubsub"] {
-            let mut list = redis::cmd("CLIENT");
-            let (_, listed) = control.call(list.arg("LIST").arg("TYPE").arg(kind)).await?;
-            clients.extend(ids_of_clients(&listed));
+        let (listed_by, clients) = control.other_clients().await?;
+        if listed_by != run_id {
+            return Err(ControlError::Unfit("another server answers".to_owned()));
         }
-        clients.retain(|id| *id != own);
         self.end(&run_id, &clients).await;
         let mut finish = redis::cmd("EVAL");
         finish

@@ -6,7 +6,7 @@
 //! command is, and which reply is whose, is told by the pure part (`protocol::redis`). What is in
 //! flight is kept in [`flights`]; sessions of older tokens are ended, and proven gone, by [`evict`]
 //! over the [`control`] connection. Where several proxies share the server, [`fence_keys`] keeps
-//! their order.
+//! their order. What a lost store had recorded of sessions is ended by `sweep`.
 //!
 //! Invariants:
 //! - what depends on its connection is on one that nobody else's bytes are on;
@@ -24,6 +24,7 @@ mod link;
 mod session;
 mod settle;
 pub mod start;
+mod sweep;
 
 use std::sync::Arc;
 

@@ -15,10 +15,12 @@ use super::evict::Evictor;
 use super::fence_keys::{FenceKeys, KEY, RESERVED_PREFIX};
 use super::lane::Lanes;
 use super::session;
+use super::sweep::Sweep;
 use crate::config::{FenceKeysConfig, Mode, RedisListenerConfig};
 use crate::protocol::redis::ReservedKeys;
 use crate::proxy::accept::Entrance;
 use crate::proxy::left::Left;
+use crate::proxy::lost::Lost;
 use crate::proxy::parts::Parts;
 use crate::proxy::registry::Registry;
 use crate::proxy::watermarks::{LeftSession, Watermarks};
@@ -82,6 +84,20 @@ pub fn fence_keys(prepared: &mut [Prepared], registry: Option<&Registry>) -> Vec
         listener.fence_keys = keys;
     }
     all
+}
+
+/// Has the servers swept of listeners whose sessions a lost store had recorded.
+pub fn sweep(prepared: &[Prepared], lost: &Lost, tasks: &mut JoinSet<()>) {
+    for Prepared {
+        config, control, ..
+    } in prepared
+    {
+        // Fence keys tell which sessions there are.
+        if config.mode == Mode::Enforce && config.fence_keys.is_none() {
+            let sweep = Sweep::new(control.clone());
+            lost.sweep(&config.name, config.rules.lock_patterns(), sweep, tasks);
+        }
+    }
 }
 
 /// The evictors of the listeners, at work: each first ends what an earlier run has left.

@@ -22,6 +22,7 @@ use super::fence::Fence;
 use super::floors::BackendFloors;
 use super::gates::{Gates, Holds};
 use super::left::Left;
+use super::lost::Lost;
 #[cfg(feature = "postgres")]
 use super::postgres::start as postgres;
 use super::redis::control::ControlError;
@@ -107,6 +108,7 @@ pub struct Proxy {
     listeners: Vec<(String, SocketAddr)>,
     gates: Gates,
     tickets: Arc<Tickets>,
+    lost: Lost,
     fence: Fence,
     shutdown: watch::Sender<bool>,
     cores: Vec<Core>,
@@ -120,6 +122,7 @@ pub struct Proxy {
 pub struct Health {
     gates: Gates,
     tickets: Arc<Tickets>,
+    lost: Lost,
 }
 
 /// Starts a proxy. Called within a tokio runtime, which carries its background tasks.
@@ -148,7 +151,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         .listeners
         .iter()
         .map(|it| (it.rules.lock_patterns(), it.in_doubt_hold));
-    // Redis and Postgres prove what is dead: their doubts wait for no time.
+    // Redis and Postgres prove what is dead: their doubts wait for no time (see `left`, `lost`).
     let proven = config.redis.iter().map(|it| it.rules.lock_patterns());
     #[cfg(feature = "postgres")]
     let proven = proven.chain(config.postgres.iter().map(|it| it.rules.lock_patterns()));
@@ -169,7 +172,18 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         floors.chain(stores.into_iter().map(BackendFloors::Postgres))
     };
     let sessions = watermarks.sessions()?;
-    let left = Left::new(&sessions);
+    let mut tasks = JoinSet::new();
+    let lost = match &registry {
+        Some(registry) => {
+            let named = config.lock_patterns(|_| true);
+            Lost::new(registry.standing(), start.unconfirmed, named)
+        }
+        None => Lost::default(),
+    };
+    redis::sweep(&prepared, &lost, &mut tasks);
+    #[cfg(feature = "postgres")]
+    postgres::sweep(&ready, &lost, &mut tasks);
+    let left = Left::new(&sessions).with_lost(lost.clone());
     let gates = Gates::new(
         watermarks.clone(),
         start.clone(),
@@ -181,7 +195,8 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     let tickets = Tickets::new(ring, registry.clone(), config.instance.clone(), patterns);
     let tickets = Arc::new(tickets);
 
-    let mut tasks = spawn_tasks(&gates, registry.clone(), start.unconfirmed);
+    let is_new = start.unconfirmed;
+    spawn_tasks(&gates, registry.clone(), (lost.clone(), is_new), &mut tasks);
     if options.init {
         for floors in etcd {
             tasks.spawn(floors.make_ready());
@@ -226,6 +241,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
         listeners,
         gates: shared.gates.clone(),
         tickets: Arc::clone(&shared.tickets),
+        lost,
         fence,
         cores,
         shutdown,
@@ -235,12 +251,21 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
 }
 
 /// Doubts, eviction, registration.
-fn spawn_tasks(gates: &Gates, registry: Option<Registry>, is_new: bool) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
+fn spawn_tasks(
+    gates: &Gates,
+    registry: Option<Registry>,
+    (lost, is_new): (Lost, bool),
+    tasks: &mut JoinSet<()>,
+) {
     tasks.spawn(gates.doubts().clone().run());
     tasks.spawn(gates.clone().run_eviction(IDLE_GATE_MAX));
     if let Some(registry) = registry {
-        tasks.spawn(follow_standing(registry.standing(), gates.clone(), is_new));
+        tasks.spawn(follow_standing(
+            registry.standing(),
+            gates.clone(),
+            lost,
+            is_new,
+        ));
         let (ending, ended) = (registry.clone(), gates.clone());
         tasks.spawn(async move {
             ending.ended().await;
@@ -248,7 +273,6 @@ fn spawn_tasks(gates: &Gates, registry: Option<Registry>, is_new: bool) -> JoinS
         });
         tasks.spawn(registry.run());
     }
-    tasks
 }
 
 /// What the listeners share.
@@ -263,7 +287,12 @@ struct Shared {
 
 /// Carries out what lockd says about the store. `is_new`: it was not known before whether an older
 /// one was lost, or what that left had not ended.
-async fn follow_standing(mut standing: watch::Receiver<Standing>, gates: Gates, is_new: bool) {
+async fn follow_standing(
+    mut standing: watch::Receiver<Standing>,
+    gates: Gates,
+    lost: Lost,
+    is_new: bool,
+) {
     loop {
         let now = *standing.borrow_and_update();
         match now {
@@ -276,6 +305,7 @@ async fn follow_standing(mut standing: watch::Receiver<Standing>, gates: Gates, 
                      in doubt"
                 );
                 tokio::time::sleep_until(gates.holds_end()).await;
+                lost.ended().await;
                 return gates.set_confirmed();
             }
         }
@@ -301,6 +331,7 @@ impl Proxy {
         Health {
             gates: self.gates.clone(),
             tickets: Arc::clone(&self.tickets),
+            lost: self.lost.clone(),
         }
     }
 
@@ -338,6 +369,7 @@ impl Health {
         if !self.gates.is_available() {
             return Err("the watermark store is not available".to_owned());
         }
-        self.tickets.check()
+        self.tickets.check()?;
+        self.lost.check()
     }
 }

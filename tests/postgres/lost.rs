@@ -1,0 +1,95 @@
+//! The proxy starts again without what it had on disk: what that told of sessions nobody knows.
+
+use crate::client::Client;
+use crate::client::send::query;
+use crate::registry::{Lockd, readiness, wait_until_ready};
+use crate::stack::{Setup, eventually};
+use crate::world::{WRITE, World};
+
+/// A proxy that asks a lock service.
+fn world() -> (World, Lockd) {
+    let mut lockd = None;
+    let world = World::with(|setup| {
+        let lockd = lockd.insert(Lockd::start(&setup.key));
+        let tickets = Some(lockd.tickets());
+        Setup { tickets, ..setup }
+    });
+    wait_until_ready(world.proxy.admin);
+    (world, lockd.unwrap())
+}
+
+/// A session of token 1 has a statement at the server that does not end; its process.
+fn write_for_long(world: &World) -> i32 {
+    let mut old = world.proxy.holder(1);
+    old.query(WRITE).ok();
+    let pid = old.backend_pid();
+    old.send(&query(
+        "UPDATE orders SET note = 'late' RETURNING pg_sleep(60)",
+    ));
+    let mut admin = world.admin();
+    let active = format!("{} AND state = 'active'", count(pid));
+    eventually("the statement", || admin.query(&active).value() == "1");
+    pid
+}
+
+fn count(pid: i32) -> String {
+    format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}")
+}
+
+#[test]
+fn what_a_killed_proxy_left_is_gone_before_a_newer_token_reads_with_its_store_or_without() {
+    for is_lost in [false, true] {
+        let (mut world, lockd) = world();
+        let pid = write_for_long(&world);
+        let mut past = world.direct();
+        let mut elsewhere = Client::connect_with(world.server.address, &[("database", "postgres")]);
+        let mut admin = world.admin();
+        match is_lost {
+            true => world.proxy.lose(),
+            false => world.proxy.crash(),
+        }
+        lockd.set_floor(2);
+        world.proxy.start_again();
+        wait_until_ready(world.proxy.admin);
+        let mut new = world.proxy.holder(2);
+        assert_eq!(new.query("SELECT note FROM orders").value(), "written");
+        assert_eq!(admin.query(&count(pid)).value(), "0", "lost: {is_lost}");
+        // A session of which nobody knows whose it is; not one in a database without rules.
+        assert_eq!(past.query("SELECT 1").status == 0, is_lost);
+        elsewhere.query("SELECT 1").ok();
+    }
+}
+
+#[test]
+fn sessions_that_cannot_be_ended_keep_the_locks_closed() {
+    let (mut world, lockd) = world();
+    let pid = write_for_long(&world);
+    world.proxy.lose();
+    lockd.set_floor(2);
+    lockd.answer(false);
+    world.proxy.start_again();
+    // It has found its rights before it serves.
+    drop(world.proxy.client());
+    let mut admin = world.admin();
+    admin
+        .query("REVOKE pg_signal_backend FROM ringfence_control")
+        .ok();
+    lockd.answer(true);
+    let admin_port = world.proxy.admin;
+    // The server's own words: who may end it.
+    eventually("the reason", || {
+        readiness(admin_port).contains("not proven gone: 1 of them: must be")
+    });
+    assert!(readiness(admin_port).starts_with("HTTP/1.1 503"));
+    let mut new = world.proxy.holder(2);
+    let told = new.query("SELECT note FROM orders");
+    let told = told.refused("RF004");
+    assert!(told.message.contains("store was lost"), "{told:?}");
+    assert_eq!(admin.query(&count(pid)).value(), "1");
+    admin
+        .query("GRANT pg_signal_backend TO ringfence_control")
+        .ok();
+    wait_until_ready(admin_port);
+    assert_eq!(new.query("SELECT note FROM orders").value(), "written");
+    assert_eq!(admin.query(&count(pid)).value(), "0");
+}

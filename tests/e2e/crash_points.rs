@@ -1,87 +1,32 @@
 //! The proxy is killed at each of its system calls in turn, from the seal of a new holder's token
-//! to the answer of its write: strace counts the calls of one kind and sends SIGKILL on entering
-//! the Nth. What a restart on the same data must refuse is refused at the first request.
+//! to the answer of its second write, and started again on the same data. What must be refused
+//! comes first then: the new holder presents nothing before, since that would raise again what was
+//! lost.
+//!
+//! strace sends SIGKILL on entering the Nth call of one name by one thread, because it counts for
+//! each thread and each name by itself (strace(1), "when="). Which there are is recorded before,
+//! and every one is tried for N = 1, 2, .. until the story passes undisturbed. The proxy has one
+//! core, so that there is one thread of each kind, with the same work each time. A thread that is
+//! started in the middle, to read a lock's record, is not followed.
 
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::backend::Origin;
 use crate::clients::{Holder, Reply, put, put_soon};
 use crate::stack::{Lockd, Proxy, ProxySetup, eventually};
+use crate::strace::{Strace, is_alive, threads};
 
-/// What moves a write from step to step: bytes in, bytes out, bytes to disk, disk told to keep
-/// them, connections made and ended, threads waiting for and waking each other.
-const CALLS: [&str; 7] = [
-    "recvfrom,read,readv",
-    "sendto,write,writev,sendmsg",
-    "pwrite64",
-    "fdatasync,fsync",
-    "accept4,connect,close,shutdown",
-    "epoll_wait,epoll_pwait",
-    "futex",
-];
-/// More calls of one kind than one seal and two writes make.
+/// What is seen outside of the process, and what its threads wait for: bytes in, bytes out, bytes
+/// to disk, disk told to keep them, connections made and ended. Between two of them nothing changes
+/// but memory, which dies with it.
+const CALLS: &str = "recvfrom,read,readv,sendto,sendmsg,write,writev,pwrite64,fdatasync,fsync,\
+                     accept4,connect,close,shutdown,epoll_wait,epoll_pwait,futex";
+/// More calls of one name by one thread than one seal and two writes make.
 const MOST: usize = 60;
 
-/// strace on a running process, which it leaves alone when it ends.
-struct Killer {
-    strace: Child,
-}
-
-impl Killer {
-    /// Kills the process on entering the Nth call of this kind on any of its threads.
-    fn attach(pid: u32, calls: &str, nth: usize) -> Killer {
-        let mut strace = Command::new("strace")
-            .args(["-f", "-q", "-o", "/dev/null", "-p", &pid.to_string()])
-            .args(["-e", &format!("trace={calls}")])
-            .args(["-e", &format!("inject={calls}:signal=KILL:when={nth}")])
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("strace is installed");
-        eventually("strace on every thread", || {
-            assert!(
-                strace.try_wait().unwrap().is_none() || !is_alive(pid),
-                "strace cannot attach"
-            );
-            traced_throughout(pid, strace.id())
-        });
-        Killer { strace }
-    }
-}
-
-impl Drop for Killer {
-    fn drop(&mut self) {
-        // On SIGTERM it lets a living process go. After the death of one it may wait for ever for a
-        // thread that is gone, and takes no SIGTERM then.
-        if self.strace.try_wait().is_ok_and(|ended| ended.is_none()) {
-            crate::stack::signal(self.strace.id(), "TERM");
-        }
-        let until = Instant::now() + Duration::from_secs(2);
-        while self.strace.try_wait().is_ok_and(|ended| ended.is_none()) {
-            if Instant::now() > until {
-                let _ = self.strace.kill();
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-}
-
-fn is_alive(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
-    status.is_ok_and(|text| !text.contains("State:\tZ"))
-}
-
-/// Whether the tracer holds every thread of the process, or the process is gone already.
-fn traced_throughout(pid: u32, tracer: u32) -> bool {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
-        return true;
-    };
-    let wanted = format!("TracerPid:\t{tracer}\n");
-    let mut statuses = threads
-        .flatten()
-        .filter_map(|thread| std::fs::read_to_string(thread.path().join("status")).ok());
-    !is_alive(pid) || statuses.all(|status| status.contains(&wanted))
-}
+/// A thread by its name, and how many of this name are older.
+type Place = (String, usize);
 
 struct Stage {
     lockd: Lockd,
@@ -89,7 +34,7 @@ struct Stage {
     origin: Origin,
     /// The ticket of the last holder that was told that it holds: its token is sealed.
     last: String,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 fn stage() -> Stage {
@@ -105,32 +50,56 @@ fn stage() -> Stage {
         rules: "[[listener.rule]]\nlock = \"orders\"\npath = \"/orders/**\"\n",
         data: None,
     };
-    let proxy = Proxy::start(dir.path(), &setup);
+    let mut proxy = Proxy::start_by(dir.path(), &setup, &on_one_core());
+    let url = proxy.url("/orders/1");
+    let first = acquire(&lockd).expect("nothing disturbs it");
+    let mut alive_for = Duration::ZERO;
+    eventually("a store that lockd knows", || {
+        assert_eq!(put(&url, "0", Some(&first.ticket)).status, 200);
+        // Nothing else shows from outside that both have noted it.
+        alive_for += Duration::from_millis(250);
+        std::thread::sleep(alive_for);
+        let before = floors_taken(&proxy);
+        proxy.kill_and_restart();
+        before == floors_taken(&proxy)
+    });
     Stage {
         lockd,
         proxy,
         origin,
-        last: String::new(),
-        _dir: dir,
+        last: first.ticket,
+        dir,
     }
 }
 
-/// What one new holder saw.
-struct Story {
-    /// Token and ticket, where it was told any.
-    grant: Option<(u64, String)>,
-    replies: Vec<Option<Reply>>,
+/// How often it took its floors from lockd at a start. That would hide that it lost a watermark,
+/// and a proxy does so until both have noted that lockd knows its store.
+fn floors_taken(proxy: &Proxy) -> usize {
+    const SAYS: &str = "watermarks were lost: floors come from the lock service";
+    assert!(include_str!("../../src/proxy/start/mod.rs").contains(SAYS));
+    proxy.process.log().matches(SAYS).count()
 }
 
-impl Story {
-    fn is_undisturbed(&self) -> bool {
-        let stored = |reply: &Option<Reply>| reply.as_ref().is_some_and(|it| it.status == 200);
-        self.replies.len() == 2 && self.replies.iter().all(stored)
-    }
+/// taskset on the first core that is allowed here.
+fn on_one_core() -> Vec<String> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = status.split("Cpus_allowed_list:").nth(1).unwrap();
+    let core: String = allowed
+        .trim_start()
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    vec!["taskset".to_owned(), "-c".to_owned(), core]
 }
 
-/// Acquires, which seals, and writes its token twice.
-fn live(lockd: &Lockd, url: &str) -> Story {
+struct Grant {
+    token: u64,
+    ticket: String,
+}
+
+/// A new holder's grant, which is sealed. It gives the lock back at once, and goes on writing as a
+/// holder that lost it would.
+fn acquire(lockd: &Lockd) -> Option<Grant> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -138,96 +107,191 @@ fn live(lockd: &Lockd, url: &str) -> Story {
     let grant = runtime.block_on(async {
         let mut holder = Holder::open(lockd, 30_000).await;
         let grant = holder.acquire("orders", 5_000).await;
-        // It goes on writing after it gave the lock back, as a holder that lost it would.
         holder.close().await;
         grant.ok()
-    });
-    let Some(grant) = grant else {
-        return Story {
-            grant: None,
-            replies: Vec::new(),
-        };
-    };
-    let write = || put_soon(url, &grant.token.to_string(), &grant.ticket);
-    let replies = vec![write(), write()];
-    Story {
-        grant: Some((grant.token, grant.ticket)),
-        replies,
+    })?;
+    assert_eq!(grant.sealed, ["edge-1"]);
+    Some(Grant {
+        token: grant.token,
+        ticket: grant.ticket,
+    })
+}
+
+fn is_stored(reply: &Option<Reply>) -> bool {
+    reply.as_ref().is_some_and(|it| it.status == 200)
+}
+
+/// The proxy while a thread of it is followed to its death.
+struct Followed<'a> {
+    proxy: &'a mut Proxy,
+    strace: Option<Strace>,
+    killed: bool,
+}
+
+impl Followed<'_> {
+    fn wait_for_death(&self) {
+        let pid = self.proxy.process.pid();
+        eventually("the death that left no answer", || !is_alive(pid));
+    }
+
+    /// Starts it again if it was killed.
+    fn revive(&mut self) -> bool {
+        let died = !is_alive(self.proxy.process.pid());
+        if died {
+            // The tracer first: what it traces is nobody else's to reap.
+            self.strace = None;
+            self.proxy.kill_and_restart();
+            self.killed = true;
+        }
+        died
     }
 }
 
 impl Stage {
-    fn tokens_applied(&self) -> Vec<u64> {
-        let applied = self.origin.applied();
-        let token = |write: &String| write.rsplit('=').next().unwrap().parse().unwrap();
-        applied.iter().map(token).collect()
+    /// Its threads, oldest first.
+    fn places(&self) -> Vec<(Place, u32)> {
+        let mut counts = BTreeMap::new();
+        let all = threads(self.proxy.process.pid()).into_iter();
+        all.map(|thread| {
+            let count = counts.entry(thread.name.clone()).or_insert(0);
+            *count += 1;
+            ((thread.name, *count - 1), thread.id)
+        })
+        .collect()
     }
 
-    /// Plays one holder's story with a kill at the Nth call; whether the kill came.
-    fn play(&mut self, calls: &str, nth: usize) -> bool {
-        let killer = Killer::attach(self.proxy.process.pid(), calls, nth);
-        let url = self.proxy.url("/orders/1");
-        let (lockd, proxy) = (&self.lockd, &mut self.proxy);
-        let (story, killed) = std::thread::scope(|scope| {
-            let living = scope.spawn(|| live(lockd, &url));
-            let mut killed = false;
-            while !living.is_finished() {
-                if !killed && proxy.process.has_ended() {
-                    killed = true;
-                    proxy.start_again();
-                    proxy.wait_until_ready();
-                }
+    /// Which threads make which calls in a story that nothing disturbs.
+    fn record(&mut self) -> BTreeSet<(Place, String)> {
+        let file = self.dir.path().join("calls");
+        let (to, tracing) = (file.to_str().unwrap(), format!("trace={CALLS}"));
+        let arguments = ["-o", to, "-e", &tracing];
+        let places = self.places();
+        let strace = Strace::on_process(self.proxy.process.pid(), &arguments);
+        assert!(!self.tell(strace, "recorded"));
+        let recorded = std::fs::read_to_string(file).unwrap();
+        let call = |line: &str| {
+            let (id, call) = line.split_once(' ')?;
+            let (name, _) = call.trim_start().split_once('(')?;
+            let (place, _) = places.iter().find(|(_, it)| id == it.to_string())?;
+            let is_name = name
+                .chars()
+                .all(|it| it.is_ascii_alphanumeric() || it == '_');
+            is_name.then(|| (place.clone(), name.to_owned()))
+        };
+        recorded.lines().filter_map(call).collect()
+    }
+
+    /// Plays one holder's story with a kill at the Nth call of this name by this thread; whether it
+    /// came.
+    fn play(&mut self, place: &Place, call: &str, nth: usize) -> bool {
+        let places = self.places();
+        let Some((_, thread)) = places.iter().find(|(it, _)| it == place) else {
+            return false;
+        };
+        let inject = format!("inject={call}:signal=KILL:when={nth}");
+        let tracing = format!("trace={call}");
+        let arguments = ["-o", "/dev/null", "-e", &tracing, "-e", &inject];
+        let strace = Strace::on_thread(self.proxy.process.pid(), *thread, &arguments);
+        self.tell(strace, &format!("killed at {call} {nth} of {place:?}"))
+    }
+
+    /// One holder's story; whether the proxy was killed in it.
+    fn tell(&mut self, strace: Strace, moment: &str) -> bool {
+        let mut followed = Followed {
+            proxy: &mut self.proxy,
+            strace: Some(strace),
+            killed: false,
+        };
+        let lockd = &self.lockd;
+        let granted = std::thread::scope(|scope| {
+            let acquiring = scope.spawn(|| acquire(lockd));
+            // The seal may need the proxy again.
+            while !acquiring.is_finished() {
+                followed.revive();
                 std::thread::sleep(Duration::from_millis(2));
             }
-            (living.join().unwrap(), killed)
+            acquiring.join().unwrap()
         });
-        drop(killer);
-        let undisturbed = story.is_undisturbed();
-        if self.proxy.process.has_ended() || !(killed || undisturbed) {
-            // Killed as the story ended, or held by the tracer: it is started again all the same.
-            self.proxy.kill_and_restart();
+        followed.revive();
+        let Some(grant) = granted else {
+            assert!(followed.killed, "{moment}: no grant and no kill");
+            return true;
+        };
+        let before = std::mem::replace(&mut self.last, grant.ticket.clone());
+        let url = followed.proxy.url("/orders/1");
+        let (mut told, mut refused) = (0, followed.killed);
+        if followed.killed {
+            refuses(&url, &before, moment);
         }
-        self.check(story, &format!("killed at call {nth} of {calls}"));
-        killed || !undisturbed
+        for _ in 0..2 {
+            let reply = put_soon(&url, &grant.token.to_string(), &grant.ticket);
+            if !is_stored(&reply) {
+                followed.wait_for_death();
+            }
+            told += usize::from(is_stored(&reply));
+            if followed.revive() {
+                refuses(&url, &before, moment);
+                refused = true;
+            }
+        }
+        // A kill that comes now is behind the story. One that is on its way leaves no answer.
+        followed.strace = None;
+        if put_soon(&url, "0", &before).is_none() {
+            followed.wait_for_death();
+        }
+        if followed.revive() || !refused {
+            refuses(&url, &before, moment);
+        }
+        let killed = followed.killed;
+        self.check(&grant, told, moment);
+        killed
     }
 
-    fn check(&mut self, story: Story, moment: &str) {
-        let applied = self.tokens_applied();
+    /// What the backend has applied, and that service goes on.
+    fn check(&self, grant: &Grant, told: usize, moment: &str) {
+        let url = self.proxy.url("/orders/1");
+        let after = put(&url, &grant.token.to_string(), Some(&grant.ticket));
+        assert_eq!(after.status, 200, "{moment}: {after:?}");
+        let applied = self.origin.applied();
+        let token = |write: &String| write.rsplit('=').next().unwrap().parse().unwrap();
+        let applied: Vec<u64> = applied.iter().map(token).collect();
         assert!(applied.is_sorted(), "{moment}: {applied:?}");
-        let Some((token, ticket)) = story.grant else {
-            return;
-        };
-        let told = |reply: &&Option<Reply>| reply.as_ref().is_some_and(|it| it.status == 200);
-        let stored = story.replies.iter().filter(told).count();
-        let kept = applied.iter().filter(|it| **it == token).count();
-        assert!(kept >= stored, "{moment}: {stored} told stored");
-        // The first request of the holder before, whose token was the watermark until now.
-        let before = std::mem::replace(&mut self.last, ticket);
-        let refused = put(&self.proxy.url("/orders/1"), "0", Some(&before));
-        assert_eq!(
-            (refused.status, refused.code().as_str()),
-            (412, "stale"),
-            "{moment}: {refused:?}"
-        );
+        let kept = applied.iter().filter(|it| **it == grant.token).count();
+        assert!(kept > told, "{moment}: {told} told stored and one after");
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_kill_at_any_system_call_leaves_older_tokens_refused() {
+/// The holder before: its token was the watermark until the new one was sealed.
+fn refuses(url: &str, ticket: &str, moment: &str) {
+    let refused = put(url, "0", Some(ticket));
+    assert_eq!(refused.status, 412, "{moment}: {refused:?}");
+    assert_eq!(refused.code(), "stale", "{moment}: {refused:?}");
+}
+
+#[test]
+fn a_kill_at_any_system_call_leaves_older_tokens_refused() {
     let mut stage = stage();
-    tokio::task::spawn_blocking(move || {
-        let first = live(&stage.lockd, &stage.proxy.url("/orders/1"));
-        assert!(first.is_undisturbed());
-        stage.last = first.grant.unwrap().1;
-        let mut kills = 0;
-        for calls in CALLS {
-            let reached = (1..MOST).take_while(|nth| stage.play(calls, *nth)).count();
-            assert!(reached > 0, "no kill came at {calls}");
-            println!("{reached} kills at {calls}");
-            kills += reached;
-        }
-        assert!(kills > 15, "only {kills} kills");
-    })
-    .await
-    .unwrap();
+    let floors = floors_taken(&stage.proxy);
+    let recorded = stage.record();
+    let mut kills = BTreeMap::new();
+    for (place, call) in &recorded {
+        let reached = (1..=MOST)
+            .take_while(|nth| stage.play(place, call, *nth))
+            .count();
+        assert!(reached < MOST, "{place:?} makes {MOST} {call} and more");
+        println!("{reached} kills at {call} of {place:?}");
+        *kills.entry((&*place.0, &**call)).or_insert(0) += reached;
+    }
+    assert_eq!(floors, floors_taken(&stage.proxy));
+    for known in [
+        // The seal, from lockd and to it.
+        ("tokio-rt-worker", "recvfrom"),
+        ("tokio-rt-worker", "writev"),
+        ("watermarks", "pwrite64"),
+        ("watermarks", "fdatasync"),
+        // The writes, to the backend and back.
+        ("proxy", "sendto"),
+    ] {
+        assert!(kills.get(&known) > Some(&0), "{known:?}: {kills:?}");
+    }
 }

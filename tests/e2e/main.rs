@@ -17,4 +17,5 @@ mod process;
 mod proxies;
 mod stack;
 mod stores;
+mod strace;
 mod wire;

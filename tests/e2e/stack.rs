@@ -75,6 +75,8 @@ pub struct Proxy {
     pub admin: SocketAddr,
     pub data: PathBuf,
     config: PathBuf,
+    /// The program that runs it, and its arguments; empty: it runs by itself.
+    by: Vec<String>,
 }
 
 /// What a test says about its proxy.
@@ -93,13 +95,22 @@ pub struct ProxySetup<'a> {
 
 impl Proxy {
     pub fn start(dir: &Path, setup: &ProxySetup<'_>) -> Proxy {
-        let proxy = Proxy::start_unready(dir, setup);
+        Proxy::start_by(dir, setup, &[])
+    }
+
+    /// Run by another program, which must become the proxy (exec) and keep its process id.
+    pub fn start_by(dir: &Path, setup: &ProxySetup<'_>, by: &[String]) -> Proxy {
+        let proxy = Proxy::open(dir, setup, by);
         proxy.wait_until_ready();
         proxy
     }
 
     /// One that the lock service may refuse.
     pub fn start_unready(dir: &Path, setup: &ProxySetup<'_>) -> Proxy {
+        Proxy::open(dir, setup, &[])
+    }
+
+    fn open(dir: &Path, setup: &ProxySetup<'_>, by: &[String]) -> Proxy {
         let (listen, admin) = (free_address(), free_address());
         let config = dir.join(format!("{}.toml", setup.name));
         let data = setup.data.clone().unwrap_or_else(|| dir.join(setup.name));
@@ -117,13 +128,14 @@ impl Proxy {
             setup.rules,
         );
         std::fs::write(&config, text).unwrap();
-        let process = Proxy::run(&config, listen, admin);
+        let process = Proxy::run(&config, by, listen, admin);
         Proxy {
             process,
             listen,
             admin,
             data,
             config,
+            by: by.to_vec(),
         }
     }
 
@@ -148,8 +160,15 @@ impl Proxy {
         asked.stdout == b"200"
     }
 
-    fn run(config: &Path, listen: SocketAddr, admin: SocketAddr) -> Process {
-        let mut command = ringfence();
+    fn run(config: &Path, by: &[String], listen: SocketAddr, admin: SocketAddr) -> Process {
+        let mut command = match by {
+            [] => ringfence(),
+            [program, arguments @ ..] => {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(ringfence().get_program());
+                command
+            }
+        };
         command.arg("proxy").arg("--config").arg(config);
         let mut process = Process::spawn(&mut command, config.with_extension("log"));
         process.wait_for_port(listen);
@@ -159,7 +178,7 @@ impl Proxy {
 
     /// Starts again on the same data.
     pub fn start_again(&mut self) {
-        self.process = Proxy::run(&self.config, self.listen, self.admin);
+        self.process = Proxy::run(&self.config, &self.by, self.listen, self.admin);
     }
 
     /// Kills it and starts it on the same data with other text in its file.

@@ -18,4 +18,5 @@ mod proxies;
 mod stack;
 mod stores;
 mod strace;
+mod synced;
 mod wire;

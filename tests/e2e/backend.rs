@@ -6,6 +6,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
+
 use crate::stack::eventually;
 
 #[derive(Default)]
@@ -13,7 +17,7 @@ struct Shared {
     objects: HashMap<String, String>,
     /// `PATH=BODY` of each write, in the order of applying.
     applied: Vec<String>,
-    /// Heads as they came, for byte-for-byte checks.
+    /// Heads as they came, before their bodies.
     heads: Vec<String>,
     hold_before_apply: bool,
     hold_before_reply: bool,
@@ -56,10 +60,10 @@ impl Origin {
                 return None;
             }
         }
+        self.shared.0.lock().unwrap().heads.push(head.clone());
         let body = read_body(&mut reader, &head)?;
         let mut words = head.split(' ');
         let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
-        self.shared.0.lock().unwrap().heads.push(head);
         let (status, answer) = self.handle(&method, &path, body);
         let mut stream = stream;
         let length = answer.len();
@@ -151,27 +155,47 @@ fn read_body(reader: &mut impl BufRead, head: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&body).into_owned())
 }
 
-/// s3s-fs on a folder, with bucket `box`.
-pub async fn s3(dir: &std::path::Path) -> SocketAddr {
-    std::fs::create_dir_all(dir.join("box")).unwrap();
-    let store = s3s_fs::FileSystem::new(dir).unwrap();
-    let mut builder = s3s::service::S3ServiceBuilder::new(store);
-    builder.set_auth(s3s::auth::SimpleAuth::from_single("AKTEST", "SKTEST"));
-    let service = builder.build();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        loop {
-            let Ok((stream, _)) = listener.accept().await else {
-                return;
-            };
-            let service = service.clone();
-            tokio::spawn(async move {
-                let io = hyper_util::rt::TokioIo::new(stream);
-                let http = hyper::server::conn::http1::Builder::new();
-                let _ = http.serve_connection(io, service).await;
-            });
-        }
-    });
-    address
+/// An S3 store in this process.
+pub struct S3 {
+    pub address: SocketAddr,
+    /// `PUT /box/key` of each request, before its body came.
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl S3 {
+    /// s3s-fs on a folder, with bucket `box`.
+    pub async fn start(dir: &std::path::Path) -> S3 {
+        std::fs::create_dir_all(dir.join("box")).unwrap();
+        let store = s3s_fs::FileSystem::new(dir).unwrap();
+        let mut builder = s3s::service::S3ServiceBuilder::new(store);
+        builder.set_auth(s3s::auth::SimpleAuth::from_single("AKTEST", "SKTEST"));
+        let service = builder.build();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let seen = Arc::clone(&requests);
+        tokio::spawn(async move {
+            loop {
+                let Ok((stream, _)) = listener.accept().await else {
+                    return;
+                };
+                let (service, seen) = (service.clone(), Arc::clone(&seen));
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let head = format!("{} {}", request.method(), request.uri().path());
+                    seen.lock().unwrap().push(head);
+                    Service::call(&service, request)
+                });
+                tokio::spawn(async move {
+                    let io = hyper_util::rt::TokioIo::new(stream);
+                    let http = hyper::server::conn::http1::Builder::new();
+                    let _ = http.serve_connection(io, service).await;
+                });
+            }
+        });
+        S3 { address, requests }
+    }
+
+    pub fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
 }

@@ -10,7 +10,7 @@ use ringfence::proto::{
 };
 use tonic::transport::Channel;
 
-use crate::stack::{Lockd, signal};
+use crate::stack::{Lockd, eventually, signal};
 
 /// A session without a keep-alive of its own: it ends by itself after its time to live, as the
 /// session of a stopped holder does.
@@ -168,13 +168,17 @@ fn run(command: &mut Command) -> Reply {
 pub struct Upload {
     child: Child,
     stdin: Option<ChildStdin>,
+    /// What curl says that it sent.
+    trace: tempfile::NamedTempFile,
 }
 
 impl Upload {
     pub fn start(url: &str, ticket: &str) -> Upload {
+        let trace = tempfile::NamedTempFile::new().unwrap();
         let mut command = curl_command();
         // -T: chunked, sent as it is read.
-        command.args(["-N", "-T", "-", url]);
+        command.args(["-N", "-T", "-", url, "--trace-ascii"]);
+        command.arg(trace.path());
         with_ticket(&mut command, Some(ticket));
         command
             .stdin(Stdio::piped())
@@ -182,13 +186,26 @@ impl Upload {
             .stderr(Stdio::piped());
         let mut child = command.spawn().expect("curl is installed");
         let stdin = child.stdin.take();
-        Upload { child, stdin }
+        Upload {
+            child,
+            stdin,
+            trace,
+        }
     }
 
     pub fn feed(&mut self, bytes: &[u8]) {
         let stdin = self.stdin.as_mut().unwrap();
         // A refused upload closes the pipe: what curl reports then is what counts.
         let _ = stdin.write_all(bytes).and_then(|()| stdin.flush());
+    }
+
+    /// Waits until curl has sent a part of its body.
+    pub fn wait_until_sent(&self, part: &str) {
+        eventually("the part that curl sends", || {
+            let trace = std::fs::read_to_string(self.trace.path()).unwrap();
+            let data = trace.split_once("=> Send data");
+            data.is_some_and(|(_, sent)| sent.contains(part))
+        });
     }
 
     pub fn stop(&self) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::backend::{Origin, s3};
+use crate::backend::{Origin, S3};
 use crate::clients::{Boto, Holder, Upload, get, put};
 use crate::stack::{Lockd, Proxy, ProxySetup, eventually};
 
@@ -40,11 +40,13 @@ fn stage(protocol: &str, upstream: std::net::SocketAddr, listener: &str) -> Stag
     }
 }
 
-fn audited_stale(proxy: &Proxy, token: u64) {
+/// The record of a refused PUT, which no other operation's stands for.
+fn audited_stale(proxy: &Proxy, operation: &str, token: u64) {
     eventually("the audit record of the refusal", || {
         proxy.audit().iter().any(|record| {
             record["code"] == "stale"
                 && record["lock"] == "orders"
+                && record["operation"] == operation
                 && record["token"].as_str() == Some(&*token.to_string())
         })
     });
@@ -59,8 +61,13 @@ async fn stopped_curl_is_refused(listener: &str) {
     let a_grant = a.acquire("orders", 0).await.unwrap();
     let mut upload = Upload::start(&url, &a_grant.ticket);
     upload.feed(b"first half of A, ");
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    upload.wait_until_sent("first half of A, ");
+    let begun = || origin.heads().iter().any(|head| head.starts_with("PUT "));
+    if listener == STREAMING {
+        eventually("the begin of A's write at the backend", begun);
+    }
     upload.stop();
+    assert_eq!(begun(), listener == STREAMING, "a body that is held");
 
     // A's lease ends while it is stopped.
     let mut b = Holder::open(&stage.lockd, 30_000).await;
@@ -91,7 +98,7 @@ async fn stopped_curl_is_refused(listener: &str) {
         412,
         "a stale read is refused too"
     );
-    audited_stale(&stage.proxy, a_grant.token);
+    audited_stale(&stage.proxy, "PUT /orders/1", a_grant.token);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -212,15 +219,22 @@ say(s3.get_object(Bucket='box', Key='orders/1')['Body'].read().decode())
 
 async fn stopped_boto_is_refused(listener: &str) {
     let disk = tempfile::tempdir().unwrap();
-    let stage = stage("s3", s3(disk.path()).await, listener);
+    let store = S3::start(disk.path()).await;
+    let stage = stage("s3", store.address, listener);
     let endpoint = stage.proxy.url("");
 
     let mut a = Holder::open(&stage.lockd, TTL_MS).await;
     let a_grant = a.acquire("orders", 0).await.unwrap();
     let mut uploading = Boto::start(&endpoint, &a_grant.ticket, SLOW_PUT);
+    let is_streaming = listener == STREAMING;
     let uploading = tokio::task::spawn_blocking(move || {
         assert_eq!(uploading.hear(), "half");
+        let begun = || store.requests().contains(&"PUT /box/orders/1".to_owned());
+        if is_streaming {
+            eventually("the begin of A's write at the backend", begun);
+        }
         uploading.stop();
+        assert_eq!(begun(), is_streaming, "a body that is held");
         uploading
     });
     let mut uploading = uploading.await.unwrap();
@@ -243,7 +257,7 @@ async fn stopped_boto_is_refused(listener: &str) {
         std::fs::read_to_string(disk.path().join("box/orders/1")).unwrap(),
         "B"
     );
-    audited_stale(&stage.proxy, a_grant.token);
+    audited_stale(&stage.proxy, "PutObject /box/orders/1", a_grant.token);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -271,7 +285,8 @@ except botocore.exceptions.ClientError as error:
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ticket_that_is_among_the_signed_headers_is_told_so() {
     let disk = tempfile::tempdir().unwrap();
-    let stage = stage("s3", s3(disk.path()).await, "");
+    let store = S3::start(disk.path()).await;
+    let stage = stage("s3", store.address, "");
     let mut a = Holder::open(&stage.lockd, 30_000).await;
     let grant = a.acquire("orders", WAIT_MS).await.unwrap();
     let signing = Boto::start(&stage.proxy.url(""), &grant.ticket, SIGNED);

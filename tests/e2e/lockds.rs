@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ringfence::proto::KeepAliveRequest;
 use ringfence::proto::lock_service_client::LockServiceClient;
+use ringfence::proto::{GetLockRequest, GetLockResponse, KeepAliveRequest};
 
 use crate::backend::Origin;
 use crate::clients::{Holder, put};
+use crate::process::PATIENCE;
 use crate::stack::{Lockd, Process, Proxy, ProxySetup, eventually, free_address};
 
 const RULE: &str = "[[listener.rule]]\nlock = \"orders\"\npath = \"/orders/**\"\n";
@@ -79,6 +80,22 @@ async fn keep_alive(lockd: &Lockd, session: &str) -> u64 {
         .ttl_ms
 }
 
+/// Waits until `orders` is so, as this lockd sees it.
+async fn until(lockd: &Lockd, what: &str, holds: impl Fn(&GetLockResponse) -> bool) {
+    let mut client = LockServiceClient::connect(lockd.url()).await.unwrap();
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let lock = "orders".to_owned();
+        let seen = client.get_lock(GetLockRequest { lock }).await.unwrap();
+        let seen = seen.into_inner();
+        if holds(&seen) {
+            return;
+        }
+        assert!(Instant::now() < end, "never: {what}: {seen:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn session_place_and_token_are_kept_when_one_of_two_is_killed() {
     let dir = tempfile::tempdir().unwrap();
@@ -92,10 +109,10 @@ async fn session_place_and_token_are_kept_when_one_of_two_is_killed() {
     let mut b = Holder::open(&one, 60_000).await;
     let b_session = b.session.clone();
     let b_waiting = tokio::spawn(async move { b.acquire("orders", 60_000).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until(&two, "B waits", |lock| lock.waiters.len() == 1).await;
     let mut c = Holder::open(&two, 60_000).await;
     let c_waiting = tokio::spawn(async move { c.acquire("orders", 60_000).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    until(&two, "C waits", |lock| lock.waiters.len() == 2).await;
 
     one.process.kill();
     b_waiting.await.unwrap().unwrap_err();
@@ -115,7 +132,6 @@ async fn session_place_and_token_are_kept_when_one_of_two_is_killed() {
         let grant = b.acquire("orders", 60_000).await;
         (b, grant)
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(a.release("orders", held.token).await);
     let (mut b, b_grant) = b_waiting.await.unwrap();
     let b_grant = b_grant.expect("B kept its place before C");
@@ -157,8 +173,13 @@ async fn a_lockd_stopped_before_its_seal_tells_nothing_of_a_grant_that_is_over()
     assert!(warm.release("orders", first.token).await);
     proxy.process.signal("STOP");
     let mut a = Holder::open(&one, 2_000).await;
+    let a_session = a.session.clone();
     let a_waiting = tokio::spawn(async move { a.acquire("orders", 30_000).await });
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    until(&two, "A is first", |lock| {
+        let holder = lock.holder.as_ref();
+        holder.is_some_and(|grant| grant.session == a_session)
+    })
+    .await;
     one.process.signal("STOP");
     proxy.process.signal("CONT");
 
@@ -173,7 +194,9 @@ async fn a_lockd_stopped_before_its_seal_tells_nothing_of_a_grant_that_is_over()
 
     one.process.signal("CONT");
     let late = a_waiting.await.unwrap();
-    assert!(late.is_err(), "a grant was told that was over: {late:?}");
+    let refused = late.expect_err("a grant was told that was over");
+    let reason = refused.metadata().get("ringfence-reason");
+    assert_eq!(reason.unwrap(), "place-gone", "{refused:?}");
     assert_eq!(
         put(&proxy.url("/orders/1"), "B again", Some(&b_grant.ticket)).status,
         200

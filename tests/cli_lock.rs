@@ -4,8 +4,10 @@ mod cli_support;
 
 use std::time::{Duration, Instant};
 
-use cli_support::{Lockd, Running, boottime_ms, is_running, lines, number_in, ringfence, until};
-use rustix::process::Signal;
+use cli_support::{
+    Lockd, Running, boottime_ms, is_running, is_stopped, lines, number_in, ringfence, until,
+};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 fn code(output: &std::process::Output) -> i32 {
     output.status.code().unwrap_or_else(|| panic!("{output:?}"))
@@ -315,6 +317,34 @@ fn a_cmd_that_ignores_sigterm_is_killed_after_the_grace() {
     lockd.process.wait();
     assert_eq!(ran.code(), 76, "{}", ran.stderr());
     assert!(!is_running(cmd));
+}
+
+#[test]
+fn a_cmd_that_is_stopped_when_the_lock_is_lost_goes_on_to_its_end() {
+    let mut lockd = Lockd::start();
+    let (ready, told) = (lockd.path("ready"), lockd.path("told"));
+    let script = format!(
+        "trap 'echo told > {told}; exit 0' TERM; echo $$ > {ready}\n\
+         while :; do sleep 0.02; done",
+        told = told.display(),
+        ready = ready.display()
+    );
+    // Longer than the test may take: SIGKILL, which ends what is stopped, must not be what ends it.
+    let args = [
+        "lock", "a", "--ttl", "1s", "--grace", "1h", "--", "sh", "-c", &script,
+    ];
+    let mut ran = lockd.start_command(&args);
+    let cmd = number_in(&ready);
+    let group = Pid::from_raw(cmd.try_into().unwrap()).unwrap();
+    kill_process_group(group, Signal::STOP).unwrap();
+    until("it stands still", || is_stopped(cmd));
+    lockd.process.signal(Signal::KILL);
+    lockd.process.wait();
+    let lost = Instant::now();
+    assert_eq!(ran.code(), 76, "{}", ran.stderr());
+    assert!(!is_running(cmd));
+    assert_eq!(lines(&told), ["told"]);
+    assert!(lost.elapsed() < Duration::from_secs(10));
 }
 
 #[test]

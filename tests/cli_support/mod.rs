@@ -45,13 +45,19 @@ pub fn boottime_ms() -> u64 {
 
 /// Whether a process is there and has not ended.
 pub fn is_running(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .ok()
-        .and_then(|stat| {
-            stat.rsplit_once(')')
-                .map(|(_, rest)| rest.trim().to_owned())
-        })
-        .is_some_and(|rest| !rest.starts_with(['Z', 'X']))
+    state(pid).is_some_and(|state| !['Z', 'X'].contains(&state))
+}
+
+/// Whether a signal has stopped a process.
+pub fn is_stopped(pid: u32) -> bool {
+    state(pid) == Some('T')
+}
+
+/// The third field of /proc/PID/stat; the second may hold anything.
+fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.trim().chars().next()
 }
 
 /// A process that runs while its value lives, with what it printed.

@@ -10,45 +10,53 @@ use crate::stack::{Lockd, Proxy, ProxySetup, eventually};
 
 const RULE: &str = "[[listener.rule]]\nlock = \"orders/{id}\"\npath = \"/orders/{id}\"\n";
 
-/// A small file system of its own. Needs root, as the rest of the test machine does.
-struct SmallDisk(PathBuf);
+/// A small file system of the proxy's own, in a mount namespace, which goes with it. Root may mount
+/// there, and so may whoever is root in a user namespace (user_namespaces(7)): no privilege is
+/// needed.
+struct SmallDisk {
+    /// Where the proxy sees it.
+    at: PathBuf,
+    /// The program that mounts it and becomes the proxy.
+    by: Vec<String>,
+}
 
 impl SmallDisk {
-    fn mount(at: PathBuf) -> SmallDisk {
+    fn new(at: PathBuf) -> SmallDisk {
         std::fs::create_dir_all(&at).unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"])
-            .arg(&at)
-            .status()
-            .unwrap();
-        assert!(
-            mounted.success(),
-            "cannot mount a tmpfs at {}",
-            at.display()
-        );
-        SmallDisk(at)
+        let mount = "mount -t tmpfs -o size=8m tmpfs \"$0\" && exec \"$@\"";
+        let mut told = vec![];
+        for namespaces in [&["--mount"][..], &["--mount", "--user", "--map-root-user"]] {
+            let words = [&["unshare"], namespaces, &["sh", "-c", mount]].concat();
+            let mut by: Vec<String> = words.into_iter().map(str::to_owned).collect();
+            by.push(at.to_str().unwrap().to_owned());
+            let mut trial = Command::new(&by[0]);
+            let tried = trial.args(&by[1..]).arg("true").output();
+            let tried = tried.expect("unshare, of util-linux, is installed");
+            if tried.status.success() {
+                return SmallDisk { at, by };
+            }
+            told.push(String::from_utf8_lossy(&tried.stderr).into_owned());
+        }
+        panic!("a small disk needs root, or that others may have user namespaces: {told:?}");
     }
-}
 
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    /// Takes all of its space; the file that does.
+    fn fill(&self, proxy: &Proxy) -> PathBuf {
+        // proc(5): what a process sees, mounts of its own namespace included.
+        let root = format!("/proc/{}/root", proxy.process.pid());
+        let path = format!("{root}{}", self.at.join("filler").display());
+        let mut file = std::fs::File::create(&path).unwrap();
+        for size in [1 << 16, 1 << 12, 1] {
+            while std::io::Write::write_all(&mut file, &vec![0; size]).is_ok() {}
+        }
+        path.into()
     }
-}
-
-fn fill(disk: &SmallDisk) -> PathBuf {
-    let path = disk.0.join("filler");
-    let mut file = std::fs::File::create(&path).unwrap();
-    for size in [1 << 16, 1 << 12, 1] {
-        while std::io::Write::write_all(&mut file, &vec![0; size]).is_ok() {}
-    }
-    path
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_refuses_as_busy_forwards_nothing_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = SmallDisk::mount(dir.path().join("small"));
+    let disk = SmallDisk::new(dir.path().join("small"));
     let lockd = Lockd::start(
         dir.path(),
         "[[seal]]\npattern = \"**\"\nmode = \"best-effort\"\n",
@@ -61,9 +69,9 @@ async fn a_full_disk_refuses_as_busy_forwards_nothing_and_comes_back() {
         lockd: &lockd,
         listener: "",
         rules: RULE,
-        data: Some(disk.0.join("data")),
+        data: Some(disk.at.join("data")),
     };
-    let proxy = Proxy::start(dir.path(), &setup);
+    let proxy = Proxy::start_by(dir.path(), &setup, &disk.by);
     let mut holder = Holder::open(&lockd, 120_000).await;
 
     let first = holder.acquire("orders/1", 0).await.unwrap();
@@ -72,7 +80,7 @@ async fn a_full_disk_refuses_as_busy_forwards_nothing_and_comes_back() {
         200
     );
 
-    let filler = fill(&disk);
+    let filler = disk.fill(&proxy);
     let mut refused = 0;
     let mut tickets = Vec::new();
     // Pages that are free inside the file take a few raises before the disk is really asked.

@@ -76,8 +76,7 @@ pub const BY_QUERIES: &[&[&str]] = &[
     &["SET search_path = pg_temp, public", "SELECT sneak()"],
     &["WITH w AS (UPDATE orders SET note = 'written' RETURNING 1) SELECT * FROM w"],
     &["EXPLAIN ANALYZE UPDATE orders SET note = 'written'"],
-    &["MERGE INTO orders USING (VALUES (1)) v(i) ON id = i \
-       WHEN MATCHED THEN UPDATE SET note = 'written'"],
+    NEEDS_15,
     &[
         "PREPARE p AS UPDATE orders SET note = 'written'",
         "EXECUTE p",
@@ -115,8 +114,15 @@ pub const BY_QUERIES: &[&[&str]] = &[
         "SELECT dblink_connect_u('c', 'dbname=app user=app port=@ host=127.0.0.1')",
         "SELECT dblink_exec('c', 'UPDATE orders SET note = ''written''')",
     ],
-    &["COPY orders FROM PROGRAM 'echo 1'"],
+    NEEDS_A_RIGHT,
 ];
+
+/// MERGE is not known before Postgres 15.
+pub const NEEDS_15: &[&str] = &["MERGE INTO orders USING (VALUES (1)) v(i) ON id = i \
+       WHEN MATCHED THEN UPDATE SET note = 'written'"];
+
+/// The role of the tests may not run programs on the server (pg_execute_server_program).
+pub const NEEDS_A_RIGHT: &[&str] = &["COPY orders FROM PROGRAM 'echo 1'"];
 
 /// What a read-only session lets through, each for itself.
 pub const PASSES_READ_ONLY: &[&str] = &[

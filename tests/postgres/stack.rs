@@ -37,7 +37,8 @@ pub struct Listener {
 #[derive(Clone)]
 pub struct Setup {
     pub name: &'static str,
-    pub upstream: SocketAddr,
+    /// `host:port`.
+    pub upstream: String,
     /// What signs its tickets: several proxies may have the same.
     pub key: Arc<SigningKey>,
     /// The line of `[tickets]` that says where the keys are; `None`: in a file.
@@ -54,7 +55,7 @@ impl Setup {
     pub fn new(upstream: SocketAddr) -> Setup {
         Setup {
             name: "edge-1",
-            upstream,
+            upstream: upstream.to_string(),
             key: Arc::new(SigningKey::generate()),
             tickets: None,
             tables: String::new(),

@@ -1,7 +1,7 @@
 //! TLS with clients and with the server, by the request for it and directly.
 
 use std::io::{Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -169,7 +169,9 @@ fn by_openssl(address: SocketAddr, arguments: &[&str]) -> Vec<u8> {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    let said = [startup(V3_0, &APP), query("SELECT 'by ' || 'tls'")].concat();
+    let sql = "SELECT 'by ' || 'tls', 'upstream ' || ssl \
+               FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+    let said = [startup(V3_0, &APP), query(sql)].concat();
     let _ = stdin.write_all(&said);
     let _ = stdin.write_all(&crate::client::send::terminate());
     let mut heard = vec![];
@@ -206,6 +208,77 @@ fn tls_may_begin_at_once_with_its_protocol_named() {
     assert!(!contains(&by_openssl(address, &["-alpn", "h2"]), "by tls"));
     let asked = by_openssl(address, &["-starttls", "postgres"]);
     assert!(contains(&asked, "by tls"));
+}
+
+/// Whether it begins at once or is asked for, as Postgres itself has it.
+const BEGINS: [&[&str]; 2] = [&["-alpn", "postgresql"], &["-starttls", "postgres"]];
+
+/// It is for whoever routes by it. There is one server behind a listener, whatever it is called.
+#[test]
+fn the_name_that_a_tls_client_asks_for_matters_nothing() {
+    let it = guarded(Options::default(), "must", |_| String::new());
+    let long = format!("{}.example", ["x".repeat(60).as_str(); 3].join("."));
+    for begins in BEGINS {
+        for name in [
+            &["-noservername"][..],
+            &["-servername", "localhost"],
+            &["-servername", "db.example"],
+            &["-servername", &long],
+        ] {
+            let heard = by_openssl(it.proxy.address(), &[begins, name].concat());
+            let told = String::from_utf8_lossy(&heard);
+            assert!(contains(&heard, "by tls"), "{begins:?} {name:?}: {told:?}");
+        }
+    }
+}
+
+/// pgbouncer 1584: what stands before servers chooses one by the name, also where nobody looks at
+/// its certificate.
+#[test]
+fn the_server_is_told_the_name_that_it_has_in_the_configuration() {
+    for mode in ["prefer", "require"] {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = server.local_addr().unwrap().port();
+        let rules = format!("[listener.upstream_tls]\nmode = \"{mode}\"\n");
+        let mut setup = Setup::new(server.local_addr().unwrap()).with_rules(&rules);
+        setup.upstream = format!("localhost:{port}");
+        setup.without_control = true;
+        let dir = tempfile::tempdir().unwrap();
+        let proxy = Proxy::start(dir.path(), &setup);
+        let mut client = Client::open(proxy.address());
+        client.send(&startup(V3_0, &APP));
+        let (mut stream, _) = server.accept().unwrap();
+        let mut request = [0; 8];
+        stream.read_exact(&mut request).unwrap();
+        assert_eq!(request[..], ssl_request());
+        stream.write_all(b"S").unwrap();
+        // RFC 8446 5.1: type, version, length.
+        let mut head = [0; 5];
+        stream.read_exact(&mut head).unwrap();
+        let mut hello = vec![0; u16::from_be_bytes([head[3], head[4]]).into()];
+        stream.read_exact(&mut hello).unwrap();
+        assert!(contains(&hello, "localhost"), "{mode}: {hello:?}");
+    }
+}
+
+/// envoy 30194: the answer to the client's request for TLS was taken for the server's.
+#[test]
+fn tls_with_clients_and_with_the_server_are_agreed_on_apart() {
+    for (server, mode, by_tls) in [
+        (Options::default(), "prefer", "upstream false"),
+        (with_tls(), "disable", "upstream false"),
+        (with_tls(), "prefer", "upstream true"),
+        (with_tls(), "require", "upstream true"),
+    ] {
+        let line = format!("mode = \"{mode}\"");
+        let it = guarded(server, "must", |_| line.clone());
+        for begins in BEGINS {
+            let heard = by_openssl(it.proxy.address(), begins);
+            let told = String::from_utf8_lossy(&heard);
+            let is_so = contains(&heard, "by tls") && contains(&heard, by_tls);
+            assert!(is_so, "{mode}, {begins:?}: {told:?}");
+        }
+    }
 }
 
 /// What was sent before the handshake was not protected by it (CVE-2021-23214).

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::Three;
-use crate::client::send::{flush, query, run, sync, terminate};
+use crate::client::send::{V3_0, V3_2, flush, query, run, startup, sync, terminate};
 use crate::client::{Client, cancel};
 use crate::relay::Relay;
 use crate::stack::{Proxy, RELAYED, Setup, eventually};
@@ -49,6 +49,33 @@ fn a_late_cancel_request_does_not_hit_the_next_statement() {
         cancel(world.proxy.address(), &client.key);
         let answer = client.query("SELECT count(*) FROM generate_series(1, 10000)");
         assert_eq!(answer.value(), "10000", "round {round}");
+    }
+}
+
+/// pgwire 440: a CancelRequest names no version, and its key is what the session was told, of four
+/// bytes or of more.
+#[test]
+fn a_cancel_request_counts_for_a_session_of_either_version() {
+    let three = Three::new();
+    let mut admin = three.world.admin();
+    let proxy = &three.world.proxy;
+    for version in [V3_0, V3_2] {
+        let [direct, ours] = [three.world.server.address, proxy.address()].map(|address| {
+            let mut client = Client::open(address);
+            client.send(&startup(version, &[("user", "app"), ("database", "app")]));
+            client.begin().unwrap();
+            client
+        });
+        assert_eq!(direct.key.len(), ours.key.len());
+        let mut client = ours;
+        client.send(&query("SELECT pg_sleep(60)"));
+        eventually("the statement", || running(&mut admin) == "1");
+        let (short, long) = (&client.key[..7], [&client.key[..], &[0]].concat());
+        cancel(proxy.address(), short);
+        cancel(proxy.address(), &long);
+        assert_eq!(running(&mut admin), "1");
+        cancel(proxy.address(), &client.key);
+        client.answer().refused("57014");
     }
 }
 

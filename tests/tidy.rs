@@ -163,27 +163,73 @@ fn is_test_file(path: &str, all: &[(String, String)]) -> bool {
         .any(|(other, text)| near(other) && text.contains(&declared))
 }
 
-/// The modules that code names as `crate::x`, also within braces.
-fn imports(code: &str) -> Vec<String> {
+/// The modules of the crate's root that the code of this file names, as `crate::x` or through
+/// `super`.
+fn imports(path: &str, code: &str) -> Vec<String> {
+    let depth = depth(path);
     let mut found = vec![];
-    for (at, _) in code.match_indices("crate::") {
-        let rest = &code[at + "crate::".len()..];
-        let names = match rest.strip_prefix('{') {
-            None => vec![first_word(rest)],
-            Some(group) => top_level(group).into_iter().map(first_word).collect(),
+    for path in paths(code) {
+        let words: Vec<&str> = path.split("::").filter(|word| *word != "self").collect();
+        let ups = words.iter().take_while(|word| **word == "super").count();
+        let module = match words.first() {
+            Some(&"crate") => words.get(1),
+            _ if ups >= depth => words.get(ups),
+            _ => None,
         };
-        found.extend(names.into_iter().filter(|name| !name.is_empty()));
+        found.extend(module.map(ToString::to_string));
     }
     found.sort();
     found.dedup();
     found
 }
 
-fn first_word(text: &str) -> String {
-    text.trim_start()
-        .chars()
-        .take_while(|char| char.is_alphanumeric() || *char == '_')
-        .collect()
+/// How many times `super` leads from a file's module to the root: 1 for `src/gate.rs` and
+/// `src/gate/mod.rs`.
+fn depth(path: &str) -> usize {
+    let stem = path.trim_end_matches(".rs").trim_end_matches("/mod");
+    stem.split('/').count() - 1
+}
+
+/// Every path and every name in code, groups within braces written out: `a::{b, c::{self, d}}` is
+/// `a::b`, `a::c`, `a::c::d`.
+fn paths(code: &str) -> Vec<String> {
+    let mut found = vec![];
+    let mut rest = code;
+    while let Some(at) = rest.find(is_of_name) {
+        let path = path_at(&rest[at..]);
+        rest = &rest[at + path.len()..];
+        match rest.strip_prefix("::{") {
+            None => found.push(path.to_owned()),
+            Some(group) => {
+                let members = top_level(group);
+                rest = &group[members.iter().map(|member| member.len() + 1).sum()..];
+                let inner = members.iter().flat_map(|member| paths(member));
+                found.extend(inner.map(|inner| match &*inner {
+                    "self" => path.to_owned(),
+                    _ => format!("{path}::{inner}"),
+                }));
+            }
+        }
+    }
+    found
+}
+
+fn is_of_name(char: char) -> bool {
+    char.is_alphanumeric() || char == '_'
+}
+
+/// The path at the begin of a text, which begins with a name.
+fn path_at(text: &str) -> &str {
+    let mut end = 0;
+    loop {
+        let name = text[end..].find(|char| !is_of_name(char));
+        end = name.map_or(text.len(), |length| end + length);
+        let next = text[end..].strip_prefix("::");
+        match next.and_then(|next| next.chars().next()) {
+            Some(char) if is_of_name(char) => end += 2,
+            _ => return &text[..end],
+        }
+    }
 }
 
 /// The members of a group of imports, up to its closing brace.
@@ -209,7 +255,7 @@ fn top_level(group: &str) -> Vec<&str> {
 
 /// Complaints, empty when all is well.
 fn check_imports(module: &str, may: &[&str], path: &str, text: &str) -> Vec<String> {
-    imports(&code(text))
+    imports(path, &code(text))
         .into_iter()
         .filter(|name| name != module && !LEAVES.contains(&name.as_str()))
         .filter(|name| !may.contains(&name.as_str()))
@@ -218,21 +264,23 @@ fn check_imports(module: &str, may: &[&str], path: &str, text: &str) -> Vec<Stri
 }
 
 fn check_core(path: &str, text: &str) -> Vec<String> {
-    let code = code(text);
+    let paths = paths(&code(text)).join("\n");
     NEVER_IN_CORES
         .iter()
-        .filter(|word| names(&code, word))
+        .filter(|word| names(&paths, word))
         .map(|word| format!("{path}: a pure core names `{word}`"))
         .collect()
 }
 
 /// Whether code has the word with nothing of a name around it.
 fn names(code: &str, word: &str) -> bool {
-    let part = |char: char| char.is_alphanumeric() || char == '_';
     code.match_indices(word).any(|(at, _)| {
-        let before = code[..at].chars().next_back().is_some_and(part);
-        let after = code[at + word.len()..].chars().next().is_some_and(part);
-        !(before || after && word.ends_with(part))
+        let before = code[..at].chars().next_back().is_some_and(is_of_name);
+        let after = code[at + word.len()..]
+            .chars()
+            .next()
+            .is_some_and(is_of_name);
+        !(before || after && word.ends_with(is_of_name))
     })
 }
 
@@ -381,7 +429,8 @@ fn no_import_is_a_glob_and_no_channel_is_unbounded() {
 /// The checks above find what they look for.
 #[test]
 fn a_breach_of_each_rule_is_found() {
-    let check = |module, text| check_imports(module, &["proto"], "f.rs", text).len();
+    let check_in = |path: &str, text: &str| check_imports("gate", &["proto"], path, text).len();
+    let check = |module, text| check_imports(module, &["proto"], "src/gate/a.rs", text).len();
     assert_eq!(
         check("gate", "use crate::token::Token;\nuse crate::gate::Gate;"),
         0
@@ -404,10 +453,35 @@ fn a_breach_of_each_rule_is_found() {
         0
     );
 
+    for (path, ups) in [
+        ("src/gate.rs", "super"),
+        ("src/gate/mod.rs", "super"),
+        ("src/gate/a.rs", "super::super"),
+        ("src/gate/a/b.rs", "super::super::super"),
+    ] {
+        let told = |tail: &str| check_in(path, &format!("use {ups}::{tail};"));
+        assert_eq!(told("proxy::Session"), 1, "{path}");
+        assert_eq!(told("{token::Token, proxy::{C, D}, lockd}"), 2, "{path}");
+        assert_eq!(told("gate::word::Word"), 0, "{path}");
+    }
+    assert_eq!(check_in("src/gate/a.rs", "use super::proxy::Session;"), 0);
+    assert_eq!(
+        check_in("src/gate/a.rs", "use super::{b, super::proxy};"),
+        1
+    );
+    assert_eq!(check_in("src/gate/mod.rs", "use self::super::proxy::X;"), 1);
+
     let core = |text| check_core("f.rs", text).len();
     assert_eq!(core("use std::time::Duration; fn tokio_like() {}"), 0);
     assert_eq!(core("use tokio::sync::Mutex;"), 1);
     assert_eq!(core("let now = std::time::Instant::now();"), 2);
     assert_eq!(core("use std::fs;"), 1);
+    assert_eq!(core("use std::{fmt, fs};"), 1);
+    assert_eq!(
+        core("use std::{fmt, io::{self, Write as _}, net::IpAddr};"),
+        2
+    );
+    assert_eq!(core("use std::time::{Duration, Instant};"), 1);
+    assert_eq!(core("use std::{fmt, time::Duration, net_like::X};"), 0);
     assert_eq!(core("let text = \"tokio\"; // tokio"), 0);
 }

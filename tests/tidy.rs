@@ -426,6 +426,16 @@ fn no_import_is_a_glob_and_no_channel_is_unbounded() {
     none(&complaints);
 }
 
+#[test]
+fn every_metric_is_in_the_readme() {
+    let read = |path| fs::read_to_string(root().join(path)).unwrap();
+    let (source, readme) = (read("src/telemetry.rs"), read("README.md"));
+    let mut names = source.split('"').filter(|it| it.starts_with("ringfence_"));
+    assert!(names.clone().count() > 4);
+    let missing = names.find(|name| !readme.contains(&format!("| `{name}` |")));
+    assert_eq!(missing, None);
+}
+
 /// The checks above find what they look for.
 #[test]
 fn a_breach_of_each_rule_is_found() {

@@ -27,8 +27,8 @@ pub(super) struct Proxy {
     /// This store came in the place of another one, or was rolled back, and the proxy has not said
     /// yet that it noted that.
     pub(super) replaced: bool,
-    /// It guards locks that the registration before did not, and has not said yet that it noted that
-    /// it may have missed their seals.
+    /// It guards locks that the registration before did not, and has not said yet that it noted
+    /// that it may have missed their seals.
     pub(super) missed: bool,
     /// No proxy had this name, and this one has not said yet that it noted that.
     pub(super) is_new: bool,

@@ -5,22 +5,23 @@
 //! of them would still be let in by the other. Invariants:
 //! - no clock decides: a process is gone when nothing, or another process, answers at its address;
 //!   silence proves nothing;
-//! - only a store that is shown to follow the registered one is believed to know its watermarks, and
-//!   only it may come while the process before is silent: its file is open in one process at a time;
+//! - only a store that is shown to follow the registered one is believed to know its watermarks,
+//!   and only it may come while the process before is silent: its file is open in one process at a
+//!   time;
 //! - a store is not believed for locks that the registration before it did not name: their seals
 //!   passed it by;
 //! - what a process is told about its store it is told again until it says that it has noted it.
 //!
-//! A store follows when the process that is registered here is one that it knows as its own past. It
-//! keeps, durably, the process that lockd is known to have noted last, and every one that has asked
-//! since; a process joins them before it asks, and stands there alone, durably, before it admits
-//! anything. So, wherever a process is killed:
+//! A store follows when the process that is registered here is one that it knows as its own past.
+//! It keeps, durably, the process that lockd is known to have noted last, and every one that has
+//! asked since; a process joins them before it asks, and stands there alone, durably, before it
+//! admits anything. So, wherever a process is killed:
 //! - before lockd has noted it, the one before it is registered, and the store knows that one;
 //! - after that, whether or not the answer came or was written down, the store knows this one;
-//! - a copy that was made while no process had the file open knows only processes up to the last one
-//!   before it. It follows while one of them is registered; then none came after it, and it has
-//!   everything that they admitted. Once another one is noted, it never follows again, however often
-//!   it is started: its own later processes are unknown here.
+//! - a copy that was made while no process had the file open knows only processes up to the last
+//!   one before it. It follows while one of them is registered; then none came after it, and it has
+//!   everything that they admitted. Once another one is noted, it never follows again, however
+//!   often it is started: its own later processes are unknown here.
 //!
 //! A copy that was made under a running process knows that process, and follows while that is
 //! registered. Its mark says that it did not end in order: such a store asks for every floor

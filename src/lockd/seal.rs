@@ -10,12 +10,12 @@
 //!
 //! Two grants never share a token, also where the store was restored from a copy that has forgotten
 //! grants: their seals raised the watermarks of the proxies. So the first seal of a grant has to be
-//! the one that raises. Where the watermark was at the token already, the counter is lifted above it
-//! and the grant begins again with a new token, as where it was higher. That is asked only of a grant
-//! that this call wrote, or found waiting: one that stood first before may have been sealed, and told,
-//! by an earlier call. Two calls of one attempt that wait at the same time may take each other's seal
-//! for another grant's; then the one that does not own the entry starts anew, which costs a token and
-//! is bounded by the tries of a call.
+//! the one that raises. Where the watermark was at the token already, the counter is lifted above
+//! it and the grant begins again with a new token, as where it was higher. That is asked only of a
+//! grant that this call wrote, or found waiting: one that stood first before may have been sealed,
+//! and told, by an earlier call. Two calls of one attempt that wait at the same time may take each
+//! other's seal for another grant's; then the one that does not own the entry starts anew, which
+//! costs a token and is bounded by the tries of a call.
 
 use std::collections::HashSet;
 use std::time::Duration;

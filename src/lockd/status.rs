@@ -69,8 +69,8 @@ pub enum Error {
     },
     /// The grant could not be sealed through its proxies, and was released again.
     #[error(
-        "lock {lock} was granted but not sealed, and is released again: {causes} (a proxy that does \
-         not come back is taken out with `ringfence proxies remove`)"
+        "lock {lock} was granted but not sealed, and is released again: {causes} (a proxy that \
+         does not come back is taken out with `ringfence proxies remove`)"
     )]
     NotSealed {
         /// The lock.

@@ -5,8 +5,8 @@
 //! a ticket is genuine and [`gates`] whether its token passes, and forwards over [`upstream`].
 //! Beside it: [`watermarks`] (what is durable), [`doubts`] (what is not known to have ended),
 //! [`left`] (what an earlier run has left at a backend), [`lost`] (the same where nobody knows it),
-//! [`registry`] (the link to lockd), [`ring`] (the keys that it tells), [`fence`] (seals and closes from outside), [`floors`] (what
-//! backends compare themselves).
+//! [`registry`] (the link to lockd), [`ring`] (the keys that it tells), [`fence`] (seals and closes
+//! from outside), [`floors`] (what backends compare themselves).
 //!
 //! Invariant: forwarding a fenced write takes an [`doubts::InFlight`], and the bytes that make it
 //! take effect leave only after its release.

@@ -46,11 +46,11 @@ pub enum Standing {
     New,
     /// The store that it knows.
     Same,
-    /// That store, now for locks that it was not registered for before: what was sealed since may not
-    /// be in it.
+    /// That store, now for locks that it was not registered for before: what was sealed since may
+    /// not be in it.
     SealsMissed,
-    /// It knew the instance with another store, or with a process that this one does not know, or it
-    /// does not know a store that holds floors: what was sealed since may not be in it.
+    /// It knew the instance with another store, or with a process that this one does not know, or
+    /// it does not know a store that holds floors: what was sealed since may not be in it.
     StoreLost,
 }
 

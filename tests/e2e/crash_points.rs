@@ -34,6 +34,8 @@ struct Stage {
     origin: Origin,
     /// The ticket of the last holder that was told that it holds: its token is sealed.
     last: String,
+    /// That holder, which keeps the lock until the next one asks for it.
+    held: Option<Held>,
     dir: tempfile::TempDir,
 }
 
@@ -52,7 +54,7 @@ fn stage() -> Stage {
     };
     let mut proxy = Proxy::start_by(dir.path(), &setup, &on_one_core());
     let url = proxy.url("/orders/1");
-    let first = acquire(&lockd).expect("nothing disturbs it");
+    let (first, held) = acquire(&lockd, None).expect("nothing disturbs it");
     let mut alive_for = Duration::ZERO;
     eventually("a store that lockd knows", || {
         assert_eq!(put(&url, "0", Some(&first.ticket)).status, 200);
@@ -68,6 +70,7 @@ fn stage() -> Stage {
         proxy,
         origin,
         last: first.ticket,
+        held: Some(held),
         dir,
     }
 }
@@ -97,24 +100,37 @@ struct Grant {
     ticket: String,
 }
 
-/// A new holder's grant, which is sealed. It gives the lock back at once, and goes on writing as a
-/// holder that lost it would.
-fn acquire(lockd: &Lockd) -> Option<Grant> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+/// A client that holds the lock, and what runs it.
+struct Held {
+    runtime: tokio::runtime::Runtime,
+    holder: Holder,
+}
+
+/// A new holder's grant, which is sealed, once the one before has given the lock back.
+fn acquire(lockd: &Lockd, before: Option<Held>) -> Option<(Grant, Held)> {
+    if let Some(Held { runtime, holder }) = before {
+        runtime.block_on(holder.close());
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build()
         .unwrap();
-    let grant = runtime.block_on(async {
+    let (grant, holder) = runtime.block_on(async {
         let mut holder = Holder::open(lockd, 30_000).await;
         let grant = holder.acquire("orders", 5_000).await;
-        holder.close().await;
-        grant.ok()
-    })?;
+        (grant, holder)
+    });
+    let Ok(grant) = grant else {
+        runtime.block_on(holder.close());
+        return None;
+    };
     assert_eq!(grant.sealed, ["edge-1"]);
-    Some(Grant {
+    let grant = Grant {
         token: grant.token,
         ticket: grant.ticket,
-    })
+    };
+    Some((grant, Held { runtime, holder }))
 }
 
 fn is_stored(reply: &Option<Reply>) -> bool {
@@ -202,9 +218,9 @@ impl Stage {
             strace: Some(strace),
             killed: false,
         };
-        let lockd = &self.lockd;
+        let (lockd, before) = (&self.lockd, self.held.take());
         let granted = std::thread::scope(|scope| {
-            let acquiring = scope.spawn(|| acquire(lockd));
+            let acquiring = scope.spawn(|| acquire(lockd, before));
             // The seal may need the proxy again.
             while !acquiring.is_finished() {
                 followed.revive();
@@ -213,10 +229,11 @@ impl Stage {
             acquiring.join().unwrap()
         });
         followed.revive();
-        let Some(grant) = granted else {
+        let Some((grant, held)) = granted else {
             assert!(followed.killed, "{moment}: no grant and no kill");
             return true;
         };
+        self.held = Some(held);
         let before = std::mem::replace(&mut self.last, grant.ticket.clone());
         let url = followed.proxy.url("/orders/1");
         let (mut told, mut refused) = (0, followed.killed);

@@ -252,7 +252,8 @@ impl World {
                 self.checker.refuse(write)?;
                 self.writers.swap_remove(at);
             }
-            Presented::NotDurable => {
+            // No gate is ended here; who meets one is refused all the same.
+            Presented::NotDurable | Presented::Ended => {
                 self.checker.refuse(write)?;
                 self.writers.swap_remove(at);
             }

@@ -64,8 +64,8 @@ impl Gates {
         self.inner.hold_from() + holds.max().unwrap_or_default()
     }
 
-    /// Whether locks of which nothing is known here may still start in doubt: a run that ends before
-    /// that leaves it to the next one.
+    /// Whether locks of which nothing is known here may still start in doubt: a run that ends
+    /// before that leaves it to the next one.
     pub fn is_in_holds(&self) -> bool {
         let inner = &self.inner;
         let taken = |registry: &Registry| registry.taken_at().is_some();
@@ -212,8 +212,8 @@ impl Inner {
         self.hold_from() + recorded.max(self.holds.of(lock))
     }
 
-    /// This run's start: the process before had this store open. One with another store, or with the
-    /// one that this is a copy of, may have run until lockd took this one in its place.
+    /// This run's start: the process before had this store open. One with another store, or with
+    /// the one that this is a copy of, may have run until lockd took this one in its place.
     fn hold_from(&self) -> Instant {
         let taken_at = self.registry.as_ref().and_then(Registry::taken_at);
         taken_at.unwrap_or(self.started)

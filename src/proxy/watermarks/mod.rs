@@ -5,10 +5,10 @@
 //! - a change is on disk before its owner is told so; a change that failed says so, and the store
 //!   serves again as soon as the disk does;
 //! - floors and watermarks in the file never fall;
-//! - what a run wrote is believed by a later one only if the file is known to be the last that there
-//!   was: after an end out of order it may be a copy that was made under a running process, and after
-//!   lockd's word that the store was lost it is an older one. So each record tells its run, and where
-//!   lockd can be asked, those of earlier runs are doubted until it was;
+//! - what a run wrote is believed by a later one only if the file is known to be the last that
+//!   there was: after an end out of order it may be a copy that was made under a running process,
+//!   and after lockd's word that the store was lost it is an older one. So each record tells its
+//!   run, and where lockd can be asked, those of earlier runs are doubted until it was;
 //! - a mark of a run says that this run may have left writes at a backend; it is cleared only when
 //!   the lock's gate was idle.
 //!
@@ -83,8 +83,8 @@ pub enum What {
         /// See [`Start::process`].
         process: String,
     },
-    /// What was sealed since may not be in this store: lockd is asked for the floor of each lock in it
-    /// that was not raised in this run.
+    /// What was sealed since may not be in this store: lockd is asked for the floor of each lock in
+    /// it that was not raised in this run.
     Doubted {
         /// It was rolled back, or came in the place of another one: what is not known in it may be
         /// at the backends.
@@ -141,8 +141,8 @@ pub struct Start {
     pub after: Vec<String>,
     /// It holds floors of locks whose tokens lockd issues.
     pub has_floors: bool,
-    /// The last run did not end in order, as far as this file knows, and lockd can be asked for what
-    /// may be missing in it: it may be a copy that was made while a process used it.
+    /// The last run did not end in order, as far as this file knows, and lockd can be asked for
+    /// what may be missing in it: it may be a copy that was made while a process used it.
     pub unclean: bool,
     /// The last run ended unclean *and* under other rules: writes that it did not track as this run
     /// would may be at the backends.

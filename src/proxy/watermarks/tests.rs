@@ -1,7 +1,7 @@
 //! What the store says of its own past, wherever a process of it was killed.
 
 use std::path::Path;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use super::{LINEAGE_MAX, Opening, Start, Watermarks, WatermarksThread, What};
@@ -25,7 +25,7 @@ fn killed(dir: &Path) -> Start {
 }
 
 fn note(watermarks: &Watermarks, process: &str) {
-    let (told, durable) = channel();
+    let (told, durable) = sync_channel(1);
     let process = process.to_owned();
     let done = move |durable| told.send(durable).unwrap();
     watermarks.submit(What::Noted { process }, Box::new(done));
@@ -46,10 +46,10 @@ fn whichever_process_lockd_noted_last_is_known_to_the_next() {
     assert!(first.after.is_empty());
     // lockd may have noted the first, or nobody.
     let second = noted(dir.path());
-    assert_eq!(second.after, [first.process.clone()]);
+    assert_eq!(second.after, std::slice::from_ref(&first.process));
     // From here on only the second counts, until the next one asks.
     let third = killed(dir.path());
-    assert_eq!(third.after, [second.process.clone()]);
+    assert_eq!(third.after, std::slice::from_ref(&second.process));
     // lockd has the second or the third.
     let fourth = killed(dir.path());
     assert_eq!(fourth.after, [second.process.clone(), third.process]);
@@ -90,7 +90,7 @@ fn after_an_end_out_of_order_every_record_is_doubted_until_it_is_raised_again() 
     thread.close(true);
     let (watermarks, thread, start) = open(dir.path());
     assert!(!start.unclean && !doubted(&watermarks, "a") && doubted(&watermarks, "b"));
-    let (told, durable) = channel();
+    let (told, durable) = sync_channel(1);
     let done = move |durable| told.send(durable).unwrap();
     watermarks.submit(What::Doubted { lost: true }, Box::new(done));
     assert!(durable.recv().unwrap());
@@ -103,7 +103,7 @@ fn after_an_end_out_of_order_every_record_is_doubted_until_it_is_raised_again() 
 }
 
 fn raise(watermarks: &Watermarks, lock: &str) {
-    let (told, durable) = channel();
+    let (told, durable) = sync_channel(1);
     let what = What::Raise {
         lock: LockName::new(lock).unwrap(),
         record: Record {

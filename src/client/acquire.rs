@@ -161,7 +161,7 @@ async fn ask(asking: &mut Asking, until: Option<Instant>) -> Result<AcquireRespo
                 let unsealed = failed
                     .as_ref()
                     .filter(|it| reason_of(it) == Some(NOT_SEALED));
-                // Each grant that is not sealed costs a token: it is tried as long as was asked for.
+                // Each grant that is not sealed costs a token: it is tried for as long as asked.
                 // Patience is for a service that does not answer.
                 let end = unsealed.map_or(give_up, |_| until);
                 if end.is_some_and(|end| now >= end) {

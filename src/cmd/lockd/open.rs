@@ -1,5 +1,5 @@
-//! Opens the store of a lockd, and refuses one that is not the one that was there before: its tokens
-//! would fall below those that are out.
+//! Opens the store of a lockd, and refuses one that is not the one that was there before: its
+//! tokens would fall below those that are out.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

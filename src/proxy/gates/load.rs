@@ -60,8 +60,7 @@ impl Gates {
 
     /// When everything that is not known here has ended at the backends.
     pub fn holds_end(&self) -> Instant {
-        let holds = self.inner.holds.0.iter().map(|(_, hold)| *hold);
-        self.inner.hold_from() + holds.max().unwrap_or_default()
+        self.inner.hold_from() + self.inner.holds.longest()
     }
 
     /// Whether locks of which nothing is known here may still start in doubt: a run that ends

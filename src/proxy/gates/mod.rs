@@ -12,6 +12,7 @@
 //! It leaves to others: whether the ticket is genuine (`tickets`), what a refusal looks like.
 
 mod entry;
+mod holds;
 mod last;
 mod load;
 mod retire;
@@ -33,11 +34,12 @@ use super::redis::fence_keys::FenceKeys;
 use super::registry::Registry;
 use super::watermarks::{LoadError, Start, Watermarks, What};
 use crate::gate::{Permit, Presented};
-use crate::lock_name::{LockName, LockPattern};
+use crate::lock_name::LockName;
 use crate::protocol::Refusal;
 use crate::token::Token;
 
 pub use entry::Entry;
+pub use holds::Holds;
 pub use last::LastGate;
 
 /// Most gates in memory.
@@ -56,29 +58,6 @@ pub struct Claim {
     pub token: Token,
     /// It is a bare integer of another lock service.
     pub unsigned: bool,
-}
-
-/// How long writes may stay at the backends, by the locks that listeners guard.
-#[derive(Clone, Debug, Default)]
-pub struct Holds(Vec<(Vec<LockPattern>, Duration)>);
-
-impl Holds {
-    /// The patterns and the `in_doubt_hold` of each listener.
-    pub fn new(listeners: Vec<(Vec<LockPattern>, Duration)>) -> Holds {
-        Holds(listeners)
-    }
-
-    fn of(&self, lock: &LockName) -> Duration {
-        let named = |patterns: &[LockPattern]| patterns.iter().any(|it| it.matches(lock));
-        let holds = self
-            .0
-            .iter()
-            .filter(|(patterns, _)| named(patterns))
-            .map(|(_, hold)| *hold);
-        // A lock that no rule names can still be carried through any listener.
-        let all = || self.0.iter().map(|(_, hold)| *hold).max();
-        holds.max().or_else(all).unwrap_or_default()
-    }
 }
 
 /// The gates. Cheap to clone.

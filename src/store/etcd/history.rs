@@ -27,8 +27,8 @@ pub struct History {
     broken: OnceLock<String>,
 }
 
-/// What was seen of a cluster: kept by who starts again over it. As text: `<cluster> <revision>`, in
-/// hex and decimal.
+/// What was seen of a cluster: kept by who starts again over it. As text: `<cluster> <revision>`,
+/// in hex and decimal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
     cluster_id: u64,

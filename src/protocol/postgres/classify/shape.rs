@@ -75,7 +75,7 @@ pub(super) fn of(text: &str) -> Shape {
         let (end, value) = match BEGINS[usize::from(byte)] {
             Begins::Nothing => (at + 1, None),
             Begins::Word => (end_of_word(bytes, at), None),
-            // What follows or goes before may tell the characters of both kinds of quotes (UESCAPE).
+            // What goes before or follows may tell the characters of both kinds (UESCAPE).
             Begins::Quoted if bytes[..at].ends_with(b"&") => return Shape::Unclear,
             Begins::Quoted if byte == b'\'' && joins_word(bytes, at) => return Shape::Unclear,
             Begins::Quoted => match end_of_quoted(bytes, at) {

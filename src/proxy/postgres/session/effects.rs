@@ -207,8 +207,8 @@ impl Effects {
     }
 
     /// What a message runs may commit what changes names: when, nobody is told before the span has
-    /// ended, and the client may leave that unread. `in_block`: a block that it began is open behind
-    /// the message.
+    /// ended, and the client may leave that unread. `in_block`: a block that it began is open
+    /// behind the message.
     pub(super) fn note_unsettled(
         &mut self,
         runs: &[Run],

@@ -7,7 +7,11 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::clock;
 use crate::lock_name::LockName;
+
+#[cfg(test)]
+mod tests;
 
 /// Locks whose tokens are enforced: a lock service, and a proxy that refuses stale writers.
 #[derive(Parser, Debug)]
@@ -410,33 +414,9 @@ pub struct DemoWriterArgs {
     pub content: String,
 }
 
-/// Reads `250ms`, `15s`, `5m`, `1h`, `2d`, or `0`.
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let split = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (digits, unit) = text.split_at(split);
-    let millis_per_unit: u64 = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60 * 1000,
-        "h" => 60 * 60 * 1000,
-        "d" => 24 * 60 * 60 * 1000,
-        _ => return Err("a whole number with its unit is a time: 250ms, 15s, 5m, 1h, 2d".into()),
-    };
-    let millis = digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|count| count.checked_mul(millis_per_unit));
-    // A century is more than anybody waits, and leaves room for sums.
-    let max = 100 * 365 * 24 * 60 * 60 * 1000;
-    match millis {
-        Some(millis) if millis <= max => Ok(Duration::from_millis(millis)),
-        _ => Err(format!("{digits:?} is no count, or too large")),
-    }
+    let expected = "a whole number with its unit is a time: 250ms, 15s, 5m, 1h, 2d, or 0";
+    clock::parse_duration(text).ok_or_else(|| expected.to_owned())
 }
 
 fn parse_ttl(text: &str) -> Result<Duration, String> {
@@ -455,55 +435,5 @@ fn parse_seal_wait(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
         wait if wait > SEAL_WAIT_MAX => Err("a proxy waits at most 60s".into()),
         wait => Ok(wait),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory as _;
-
-    use super::*;
-
-    #[test]
-    fn the_types_describe_a_valid_command_line() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(parse_duration("15s"), Ok(Duration::from_secs(15)));
-        assert_eq!(parse_duration("2d"), Ok(Duration::from_secs(172_800)));
-        assert_eq!(parse_duration("0"), Ok(Duration::ZERO));
-        for bad in [
-            "",
-            "15",
-            "s",
-            "1.5s",
-            "-1s",
-            "1 s",
-            "99999999999999999999s",
-            "1w",
-            "ü",
-        ] {
-            assert!(parse_duration(bad).is_err(), "{bad:?} was taken");
-        }
-        assert!(parse_ttl("499ms").is_err());
-        assert!(parse_ttl("25h").is_err());
-        assert!(parse_ttl("500ms").is_ok());
-    }
-
-    #[test]
-    fn a_command_begins_after_two_dashes_and_keeps_its_own_flags() {
-        let cli = Cli::try_parse_from(["ringfence", "lock", "a/b", "--", "ls", "--wait", "-l"]);
-        let Ok(Cli {
-            command: Command::Lock(args),
-        }) = cli
-        else {
-            panic!("{cli:?}")
-        };
-        assert_eq!(args.command, ["ls", "--wait", "-l"]);
-        assert!(Cli::try_parse_from(["ringfence", "lock", "a//b"]).is_err());
-        assert!(Cli::try_parse_from(["ringfence", "lock", "a", "ls"]).is_err());
     }
 }

@@ -41,7 +41,30 @@ pub fn boottime() -> Instant {
     Instant(millis)
 }
 
-/// Milliseconds since the Unix epoch, for people to read: nothing is decided by it.
+/// Longest duration that is read: more than anybody waits, and room for sums.
+const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+/// Reads `250ms`, `15s`, `5m`, `1h`, `2d`, or `0`: whole numbers of one unit, up to a century.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let unit_at = text.find(|char: char| !char.is_ascii_digit())?;
+    let (number, unit) = text.split_at(unit_at);
+    let millis: u64 = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 60 * 60 * 1000,
+        "d" => 24 * 60 * 60 * 1000,
+        _ => return None,
+    };
+    let millis = number.parse::<u64>().ok()?.checked_mul(millis)?;
+    Some(Duration::from_millis(millis)).filter(|it| *it <= DURATION_MAX)
+}
+
+/// Milliseconds since the Unix epoch, for people to read. Nothing is decided by it but where the
+/// tokens of a store begin that an operator makes in the place of a lost one.
 pub fn unix_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| {

@@ -127,14 +127,21 @@ fn read_lockd(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Lockd
     config.keys_dir = root
         .text(report, "keys_dir", "a folder")
         .map(|found| found.value.into());
-    if let Some(found) = root.duration(report, "session_ttl_min", TTLS) {
+    let ttl_min = root.duration(report, "session_ttl_min", TTLS);
+    let ttl_max = root.duration(report, "session_ttl_max", TTLS);
+    if let Some(found) = &ttl_min {
         config.session_ttl_min = found.value;
     }
-    if let Some(found) = root.duration(report, "session_ttl_max", TTLS) {
+    if let Some(found) = &ttl_max {
         config.session_ttl_max = found.value;
-        if config.session_ttl_max < config.session_ttl_min {
-            report.error(found.at, "`session_ttl_max` is below `session_ttl_min`");
-        }
+    }
+    // Either alone may be on the wrong side of the other one's default.
+    if let Some(found) = ttl_max.or(ttl_min)
+        && config.session_ttl_max < config.session_ttl_min
+    {
+        let (min, max) = (config.session_ttl_min, config.session_ttl_max);
+        let message = format!("`session_ttl_max` ({max:?}) is below `session_ttl_min` ({min:?})");
+        report.error(found.at, message);
     }
     let timeouts = Duration::from_millis(10)..=Duration::from_secs(600);
     if let Some(found) = root.duration(report, "seal_timeout", timeouts) {

@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::values::check_listen;
 use super::{ConfigError, ConfigErrors};
+use crate::clock;
 
 /// The errors of one file, and what turns offsets into lines.
 pub(super) struct Report<'t> {
@@ -263,7 +264,7 @@ impl<'t, 's> Table<'t, 's> {
         self.read(report, key, &expected, |value| {
             value
                 .as_str()
-                .and_then(parse_duration)
+                .and_then(clock::parse_duration)
                 .filter(|duration| range.contains(duration))
         })
     }
@@ -383,21 +384,6 @@ fn nearest(word: &str, known: &[&'static str]) -> Option<&'static str> {
         (strsim::jaro_winkler(word, known) * 1000.0) as u32
     };
     known.iter().max_by_key(like).copied()
-}
-
-/// `500ms`, `30s`, `5m`, `1h`; whole numbers only.
-fn parse_duration(text: &str) -> Option<Duration> {
-    let unit_at = text.find(|char: char| !char.is_ascii_digit())?;
-    let (number, unit) = text.split_at(unit_at);
-    let number: u64 = number.parse().ok()?;
-    let millis = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return None,
-    };
-    Some(Duration::from_millis(number.checked_mul(millis)?))
 }
 
 /// A value as errors show it, cut to 64 characters.

@@ -266,7 +266,11 @@ fn malformed_lockd_files_are_refused() {
             "store = \"etcd\"",
             "needs the table [etcd] with its endpoints",
         ),
-        ("session_ttl_min = \"1d\"", "expected a duration"),
+        ("session_ttl_min = \"1w\"", "expected a duration"),
+        (
+            "session_ttl_min = \"2h\"",
+            "`session_ttl_max` (3600s) is below `session_ttl_min` (7200s)",
+        ),
         ("session_ttl_min = \"0s\"", "from 1s to 86400s"),
         (
             "[[seal]]\nmode = \"required\"",

@@ -15,6 +15,8 @@ mod model;
 mod order;
 #[path = "../support/process.rs"]
 mod process;
+#[path = "../support/registry.rs"]
+mod registry;
 mod responses;
 mod rewriting;
 mod streams;

@@ -77,6 +77,42 @@ fn a_definition_counts_though_nobody_asks_for_its_answer() {
     is_known(&[], &piped.concat(), |_| {});
 }
 
+/// The server goes on with what it was sent, and commits it whenever it can.
+#[test]
+fn a_definition_counts_though_its_client_is_long_gone() {
+    let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+    let (mut direct, mut reader) = (world.direct(), world.direct());
+    direct.query(HARMLESS).ok();
+    let mut other = world.proxy.client();
+    let write = "UPDATE seen SET note = 'written'";
+    other.query(write).ok();
+    reader.query("BEGIN; SELECT 1 FROM seen").ok();
+    let mut definer = world.proxy.client();
+    // What is answered meanwhile tells the proxy that nobody hears it.
+    let naps = ["SELECT pg_sleep(0.5)", "SELECT pg_sleep(0.2)"]
+        .map(query)
+        .concat();
+    definer.send(&[naps, query(GUARDED)].concat());
+    let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(0.5)%'";
+    eventually("it sleeps", || direct.query(sleeps).value() == "2");
+    drop(definer);
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
+                 AND query LIKE 'CREATE OR REPLACE VIEW seen%'";
+    eventually("it waits", || direct.query(waits).value() == "1");
+    // Longer than the server is waited for.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    other.query("SELECT 1 FROM plain").ok();
+    assert_eq!(direct.query(waits).value(), "1");
+    reader.query("COMMIT").ok();
+    let shows = "SELECT pg_get_viewdef('seen'::regclass) LIKE '%orders%'";
+    eventually("the COMMIT", || direct.query(shows).value() == "t");
+    other.query(write).refused("RF002");
+    assert_eq!(world.order(), "first");
+    // What is gone is not waited for: the catalog serves again.
+    eventually("it is gone", || direct.query(waits).value() == "0");
+    other.query("SELECT 1 FROM plain").ok();
+}
+
 /// What runs before it may last until its name has come to mean something.
 #[test]
 fn a_name_that_is_nowhere_may_be_somewhere_when_its_turn_comes() {

@@ -1,126 +1,12 @@
-//! With a lock service: keys, floors, coverage of seals, lost stores. The registry here answers
-//! what the test says.
+//! With a lock service: keys, floors, coverage of seals, lost stores.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
-
+use ringfence::proto::WatermarkRequest;
 use ringfence::proto::fence_service_server::FenceService as _;
-use ringfence::proto::register_response::Known;
-use ringfence::proto::registry_service_server::{RegistryService, RegistryServiceServer};
-use ringfence::proto::{
-    FloorRequest, FloorResponse, KeysRequest, KeysResponse, ListProxiesRequest,
-    ListProxiesResponse, PublicKey, RegisterRequest, RegisterResponse, UnregisterRequest,
-    UnregisterResponse, WatermarkRequest,
-};
 use ringfence::ticket::{SealScope, SigningKey};
-use tonic::{Request, Response, Status};
+use tonic::Request;
 
+use crate::registry::Registry;
 use crate::support::{Setup, World, delete_folder, get, put, until};
-
-#[derive(Default)]
-struct State {
-    keys: Vec<PublicKey>,
-    floors: HashMap<String, u64>,
-    stores: HashMap<String, String>,
-    registered: Vec<RegisterRequest>,
-    /// The process that asks was taken out of the set.
-    refuses: bool,
-}
-
-#[derive(Clone, Default)]
-struct Registry(Arc<Mutex<State>>);
-
-#[tonic::async_trait]
-impl RegistryService for Registry {
-    async fn register(
-        &self,
-        request: Request<RegisterRequest>,
-    ) -> Result<Response<RegisterResponse>, Status> {
-        let request = request.into_inner();
-        let mut state = self.0.lock().unwrap();
-        if state.refuses {
-            return Err(Status::failed_precondition("taken out"));
-        }
-        let before = state
-            .stores
-            .insert(request.instance.clone(), request.store_id.clone());
-        let known = match before {
-            None => Known::New,
-            Some(id) if id == request.store_id => Known::Same,
-            Some(_) => Known::StoreLost,
-        };
-        state.registered.push(request);
-        Ok(Response::new(RegisterResponse {
-            known: known.into(),
-            keys: state.keys.clone(),
-        }))
-    }
-
-    async fn floor(
-        &self,
-        request: Request<FloorRequest>,
-    ) -> Result<Response<FloorResponse>, Status> {
-        match self
-            .0
-            .lock()
-            .unwrap()
-            .floors
-            .get(&request.into_inner().lock)
-        {
-            Some(floor) => Ok(Response::new(FloorResponse { floor: *floor })),
-            None => Err(Status::unavailable("no quorum")),
-        }
-    }
-
-    async fn keys(&self, _: Request<KeysRequest>) -> Result<Response<KeysResponse>, Status> {
-        Ok(Response::new(KeysResponse {
-            keys: self.0.lock().unwrap().keys.clone(),
-        }))
-    }
-
-    async fn list_proxies(
-        &self,
-        _: Request<ListProxiesRequest>,
-    ) -> Result<Response<ListProxiesResponse>, Status> {
-        Err(Status::unimplemented("not asked by proxies"))
-    }
-
-    async fn unregister(
-        &self,
-        _: Request<UnregisterRequest>,
-    ) -> Result<Response<UnregisterResponse>, Status> {
-        Err(Status::unimplemented("not asked by proxies"))
-    }
-}
-
-impl Registry {
-    async fn serve(&self) -> SocketAddr {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let incoming = tonic::transport::server::TcpIncoming::from(listener);
-        let service = RegistryServiceServer::new(self.clone());
-        tokio::spawn(
-            tonic::transport::Server::builder()
-                .add_service(service)
-                .serve_with_incoming(incoming),
-        );
-        address
-    }
-
-    fn add_key(&self, key: &SigningKey) {
-        let key = key.verifying();
-        let key = PublicKey {
-            id: key.id().to_owned(),
-            key: key.to_text(),
-        };
-        self.0.lock().unwrap().keys.push(key);
-    }
-
-    fn set_floor(&self, lock: &str, floor: u64) {
-        self.0.lock().unwrap().floors.insert(lock.to_owned(), floor);
-    }
-}
 
 async fn world_with_lockd() -> (World, Registry, Setup) {
     let registry = Registry::default();
@@ -164,7 +50,7 @@ async fn a_lock_that_is_not_known_starts_at_its_floor() {
         .ask(&put("/accounts/8/x", &unknown, "v"))
         .await
         .refused(503, "busy");
-    let registered = registry.0.lock().unwrap().registered[0].clone();
+    let registered = registry.state().registered[0].clone();
     assert_eq!(registered.instance, "edge-1");
     assert_eq!(registered.patterns, ["accounts/*"]);
     assert_eq!(registered.admin, "http://127.0.0.1:7431");
@@ -307,7 +193,7 @@ async fn after_an_orderly_end_a_store_knows_its_floors() {
     let old = world.ticket("accounts/7", 1);
     world.pass(&put("/accounts/7/x", &old, "v")).await;
     world.shutdown().await;
-    registry.0.lock().unwrap().floors.clear();
+    registry.state().floors.clear();
     world.start(&setup, false).unwrap();
     are_keys_known(&world).await;
     world.pass(&put("/accounts/7/x", &old, "v")).await;
@@ -320,7 +206,7 @@ async fn a_process_that_was_taken_out_never_admits_again() {
     let ticket = world.ticket("accounts/7", 1);
     world.pass(&put("/accounts/7/x", &ticket, "v")).await;
     until("it is registered", || async {
-        let registered = &registry.0.lock().unwrap().registered;
+        let registered = &registry.state().registered;
         registered.iter().any(|request| request.registered)
     })
     .await;
@@ -337,7 +223,7 @@ async fn a_process_that_was_taken_out_never_admits_again() {
         answer.into_inner().in_flight == 1
     })
     .await;
-    registry.0.lock().unwrap().refuses = true;
+    registry.state().refuses = true;
     let unknown = SigningKey::generate();
     let other = std::mem::replace(&mut world.key, unknown);
     let asks_for_keys = world.ticket("accounts/7", 1);
@@ -352,7 +238,7 @@ async fn a_process_that_was_taken_out_never_admits_again() {
     assert_ne!(upload.reply().await.status, 200);
     world.backend.is_untouched().await;
     // The lock service was restored, and has forgotten that.
-    registry.0.lock().unwrap().refuses = false;
+    registry.state().refuses = false;
     for _ in 0..10 {
         let refused = world.ask(&put("/accounts/7/x", &ticket, "late")).await;
         refused.refused(503, "busy");

@@ -7,6 +7,8 @@ mod fence;
 mod http2;
 mod listeners;
 mod lockd;
+#[path = "../support/registry.rs"]
+mod registry;
 mod streamed;
 mod support;
 mod wire;

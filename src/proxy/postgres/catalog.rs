@@ -23,8 +23,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
+use tokio_postgres::types::Type;
 
-use super::control::{Control, ControlError};
+use super::control::{Control, ControlError, column};
 use crate::protocol::postgres::resolve::Catalog;
 use foreign::Foreign;
 
@@ -97,6 +98,37 @@ pub struct Database {
 /// were there before it was loaded.
 pub struct Unsettled {
     database: Arc<Database>,
+}
+
+/// When the process of a session was started that is listed, where that is told.
+const LISTED: &str = "SELECT (extract(epoch FROM backend_start) * 1000000)::bigint \
+     FROM pg_stat_activity WHERE pid = $1";
+/// First and longest wait between two looks for it.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+impl Unsettled {
+    /// The session is lost: its process goes on with what it was sent, and may commit that whenever
+    /// it can. Settled when the server does not list it any more.
+    pub fn until_gone(self, pid: i32) {
+        let (control, asks) = (self.database.control.clone(), self.database.control.clone());
+        control.spawn(async move {
+            let mut first = None;
+            let mut pause = LOOK_AGAIN.0;
+            loop {
+                let listed = asks.call(LISTED, &[(&pid, Type::INT4)]).await;
+                // Where nothing is told, no catalog is loaded either.
+                if let Ok(rows) = listed {
+                    let started = rows.first().map(|row| column::<Option<i64>>(row, 0).ok());
+                    // Another one has its number now.
+                    if started.is_none() || started != *first.get_or_insert(started) {
+                        return drop(self);
+                    }
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LOOK_AGAIN.1);
+            }
+        });
+    }
 }
 
 impl Drop for Unsettled {

@@ -319,11 +319,6 @@ impl Session {
         self.certain.scope.in_transaction()
     }
 
-    /// Whether a block that the client began is open behind all that was forwarded.
-    pub fn is_in_block(&self) -> bool {
-        self.ahead.is_explicit()
-    }
-
     /// Whether the server waits for CopyData.
     pub fn is_copying(&self) -> bool {
         self.copying
@@ -333,6 +328,11 @@ impl Session {
     /// can end at once.
     pub fn in_block(&self) -> bool {
         self.certain.is_explicit()
+    }
+
+    /// The same behind all that was forwarded.
+    pub fn will_be_in_block(&self) -> bool {
+        self.ahead.is_explicit()
     }
 
     /// Whether the open transaction has taken a snapshot, as far as the server has told.

@@ -219,12 +219,11 @@ impl Effects {
         let commits_block = runs.iter().any(|run| commits(&run.statement));
         // How long what runs on behind a COMMIT of its own takes is not known either: there the
         // catalog is outdated at its beginning and at its end.
-        let changes = |statement: &Statement| match statement.class {
-            Class::Transaction(TransactionControl::CommitPrepared(_)) => self.defined.is_some(),
-            _ => shifts(statement) || redefines(statement),
+        let alone = |run: &Run| {
+            let statement = &run.statement;
+            (shifts(statement) || redefines(statement)) && !statement.may_commit_inside()
         };
-        let alone = |run: &Run| changes(&run.statement) && !run.statement.may_commit_inside();
-        let pending = self.shifted.is_some() || self.redefined.is_some();
+        let pending = self.defined.is_some();
         let by_itself = !in_block && runs.iter().any(alone);
         if by_itself || pending && commits_block {
             let unsettled = self.unsettled.take().map(|(_, unsettled)| unsettled);
@@ -349,9 +348,11 @@ impl Effects {
         }
     }
 
-    /// The session was lost: what was on its way may have been done.
-    pub(super) fn lose(&mut self, database: &Arc<Database>) {
-        self.unsettled = None;
+    /// The session was lost: what was on its way may have been done, or will be by its process.
+    pub(super) fn lose(&mut self, database: &Arc<Database>, pid: Option<i32>) {
+        if let (Some((_, unsettled)), Some(pid)) = (self.unsettled.take(), pid) {
+            unsettled.until_gone(pid);
+        }
         if self.defined.take().is_some() {
             database.outdated();
         }

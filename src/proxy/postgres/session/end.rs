@@ -98,7 +98,7 @@ impl Session {
         self.report(&refusal, "message");
         self.client.send(&refusal_error(&refusal, Severity::Fatal));
         self.hears = false;
-        self.effects.lose(&self.database);
+        self.effects.lose(&self.database, self.identity.pid);
         self.flights.lose();
         self.phase = Phase::Flushing(Box::pin(tokio::time::sleep(FAREWELL_MAX)));
     }
@@ -142,6 +142,8 @@ impl Session {
                     _ => late || self.client.is_sent(),
                 };
                 if over {
+                    // Nobody hears what the server goes on with.
+                    self.effects.lose(&self.database, self.identity.pid);
                     self.phase = Phase::Over;
                 }
                 over
@@ -168,7 +170,7 @@ impl Session {
         }
         // Data or a Sync that will never come is awaited: the server rolls back when its connection
         // ends, and is made to if it does not.
-        self.effects.lose(&self.database);
+        self.effects.lose(&self.database, self.identity.pid);
         self.flights.lose();
         self.phase = Phase::Over;
         true
@@ -179,7 +181,7 @@ impl Session {
         if !self.phase.has_backend() {
             return;
         }
-        self.effects.lose(&self.database);
+        self.effects.lose(&self.database, self.identity.pid);
         let unfinished = !matches!(self.phase, Phase::Leaving(_));
         if self.hears && unfinished && self.delivered.is_none() {
             let words = self.words_of_loss();

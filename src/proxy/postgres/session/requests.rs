@@ -356,7 +356,7 @@ impl Session {
         self.effects.note(&mut ending, span);
         self.effects
             .note_commits(&considered.runs, span, &self.database);
-        let in_block = self.core.is_in_block();
+        let in_block = self.core.will_be_in_block();
         self.effects
             .note_unsettled(&considered.runs, span, in_block, &self.database);
         if ending.distrusts {

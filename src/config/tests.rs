@@ -274,7 +274,7 @@ fn a_lockd_that_contradicts_itself_is_refused() {
         ),
         (
             "session_ttl_min = \"9s\"\nsession_ttl_max = \"3s\"",
-            "line 2: `session_ttl_max` is below",
+            "line 2: `session_ttl_max` (3s) is below",
         ),
         (
             "listen = \"127.0.0.1:1\"\nadmin = \"127.0.0.1:1\"",

@@ -1,6 +1,7 @@
 //! Opens the store of a lockd, and refuses one that is not the one that was there before: its
 //! tokens would fall below those that are out.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,11 +116,16 @@ impl Follower {
                     .await
                     .is_none();
                 let seen = store.seen();
-                if seen != known {
-                    known = seen;
-                    if let Some(Err(error)) = seen.map(|seen| write_seen(&path, seen)) {
-                        tracing::warn!(%error, path = %path.display(), "not written");
-                    }
+                if let Some(seen) = seen.filter(|_| seen != known) {
+                    known = Some(seen);
+                    let path = path.clone();
+                    let writing = tokio::task::spawn_blocking(move || {
+                        if let Err(error) = write_seen(&path, seen) {
+                            tracing::warn!(%error, path = %path.display(), "not written");
+                        }
+                    });
+                    // A panic of it has been reported by itself.
+                    let _ = writing.await;
                 }
                 if last {
                     return;
@@ -139,6 +145,9 @@ impl Follower {
 /// Whole or not at all. What a power cut takes of it only makes it older.
 fn write_seen(path: &Path, seen: Seen) -> std::io::Result<()> {
     let partial = path.with_extension("new");
-    std::fs::write(&partial, seen.to_string())?;
+    let mut file = std::fs::File::create(&partial)?;
+    file.write_all(seen.to_string().as_bytes())?;
+    // Before it has its name: an empty file would keep a lockd from starting.
+    file.sync_all()?;
     std::fs::rename(&partial, path)
 }

@@ -78,6 +78,9 @@ pub struct Order {
     pub lock: LockName,
     /// The token.
     pub token: Token,
+    /// Of a seal: tells the grant from every other one, also from one that had the same token in a
+    /// store that was lost. Empty where there is none.
+    pub grant: String,
 }
 
 /// Why an envelope was not taken. It raises nothing.
@@ -125,6 +128,8 @@ struct OrderBody<'a> {
     #[serde(borrow)]
     lock: Cow<'a, str>,
     token: &'a str,
+    #[serde(borrow, default)]
+    grant: Cow<'a, str>,
 }
 
 const TICKET_KIND: &[u8] = b"ringfence.ticket.v1";
@@ -199,6 +204,7 @@ impl SigningKey {
             action: order.action,
             lock: order.lock.as_str().into(),
             token: &order.token.to_string(),
+            grant: order.grant.as_str().into(),
         };
         self.sign(&body, ORDER_KIND)
     }
@@ -298,6 +304,7 @@ impl KeyRing {
             action: body.action,
             lock: parse_content(&body.lock)?,
             token: parse_content(body.token)?,
+            grant: body.grant.into_owned(),
         })
     }
 
@@ -401,6 +408,7 @@ mod tests {
             action: Action::Seal,
             lock: LockName::new("a").unwrap(),
             token: Token::new(7).unwrap(),
+            grant: "a session/1".to_owned(),
         };
         assert_eq!(
             ring.verify_order(&key.sign_order(&order)),

@@ -272,7 +272,7 @@ async fn a_token_that_another_grant_had_is_given_up_for_a_new_one() {
     let first = client.acquire(&a, "a", TRY, 1).await.unwrap().token;
     client.release(&a, "a", first).await;
     // The store was restored: the next tokens were granted before, and one proxy has seen one.
-    let next = client.acquire(&a, "b", TRY, 1).await.unwrap().token + 1;
+    let next = client.next_token().await;
     one.set_watermark(next);
     let granted = client.acquire(&b, "a", TRY, 1).await.unwrap();
     assert!(granted.token > next, "{} and {next}", granted.token);
@@ -288,15 +288,48 @@ async fn a_seal_that_was_cut_off_is_not_taken_for_another_grants() {
     let Service { lockd, client, .. } = start_with(settings()).await;
     let proxy = FakeProxy::start("edge", lockd.keys()).await;
     proxy.register(&client, "a").await;
-    proxy.mood.send_replace(Mood::Busy);
+    proxy.mood.send_replace(Mood::Late);
     let waiting = queue_up(&client, &client.open().await, "a");
-    client.wait_for_holder("a").await;
-    eventually("a try that failed", || async { !proxy.orders().is_empty() }).await;
+    eventually("a try that failed", || async { proxy.watermark() > 0 }).await;
     let token = client.get("a").await.holder.unwrap().token;
-    // It raised, and said that older writes are in flight.
-    proxy.set_watermark(token);
     proxy.mood.send_replace(Mood::Works);
     assert_eq!(soon("the seal", waiting).await.unwrap().unwrap(), token);
+}
+
+#[tokio::test]
+async fn a_seal_that_raised_nothing_does_not_hide_that_another_grant_had_the_token() {
+    let Service { lockd, client, .. } = start_with(settings()).await;
+    let proxy = FakeProxy::start("edge", lockd.keys()).await;
+    proxy.register(&client, "a").await;
+    let next = client.next_token().await;
+    proxy.set_watermark(next);
+    proxy.mood.send_replace(Mood::Busy);
+    let waiting = queue_up(&client, &client.open().await, "a");
+    eventually("a try that failed", || async { !proxy.orders().is_empty() }).await;
+    assert_eq!(client.get("a").await.holder.unwrap().token, next);
+    proxy.mood.send_replace(Mood::Works);
+    let token = soon("the seal", waiting).await.unwrap().unwrap();
+    assert!(token > next, "{token} and {next}");
+}
+
+#[tokio::test]
+async fn a_repeated_call_does_not_hide_that_another_grant_had_the_token() {
+    let Service { lockd, client, .. } = start_with(patient()).await;
+    let proxy = FakeProxy::start("edge", lockd.keys()).await;
+    proxy.register(&client, "a").await;
+    let next = client.next_token().await;
+    proxy.set_watermark(next);
+    proxy.mood.send_replace(Mood::Holds);
+    let session = client.open().await;
+    let first = queue_up(&client, &session, "a");
+    eventually("the first order", || async { proxy.orders().len() == 1 }).await;
+    let again = queue_up(&client, &session, "a");
+    eventually("the second one", || async { proxy.orders().len() == 2 }).await;
+    assert_eq!(client.get("a").await.holder.unwrap().token, next);
+    first.abort();
+    proxy.mood.send_replace(Mood::Works);
+    let token = soon("the seal", again).await.unwrap().unwrap();
+    assert!(token > next, "{token} and {next}");
 }
 
 #[tokio::test]

@@ -202,8 +202,7 @@ async fn stand(core: &Arc<Core>, wanted: &mut Wanted) -> Result<(Place, bool), E
             }
             Enqueued::Standing { entry, holder } => {
                 let is_first = entry.token == holder.token;
-                let is_fresh = !is_first || core.store.is_new(&entry);
-                let place = Place::new(core, entry).fresh(is_fresh);
+                let place = Place::new(core, entry);
                 return Ok(match is_first {
                     true => (place.covers_since_written(), true),
                     false => (place, false),

@@ -33,7 +33,7 @@ const CHANNELS_MAX: usize = 1024;
 pub(super) enum Answer {
     /// Done.
     Done {
-        /// Of a seal: the watermark was at its token before.
+        /// Of a seal: the watermark was at its token before, and not by a seal of its grant.
         was_there: bool,
     },
     /// Its floor is above the token.

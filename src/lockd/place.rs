@@ -125,7 +125,6 @@ pub(super) struct Place {
     core: Arc<Core>,
     entry: Entry,
     records_when_written: bool,
-    is_fresh: bool,
     kept: bool,
 }
 
@@ -135,7 +134,6 @@ impl Place {
             core: core.clone(),
             entry,
             records_when_written: false,
-            is_fresh: false,
             kept: false,
         }
     }
@@ -145,17 +143,6 @@ impl Place {
     pub(super) fn covers_since_written(mut self) -> Place {
         self.records_when_written = true;
         self
-    }
-
-    /// No order can have named it before this call: it was created by it, or it was not the first
-    /// when this call took it up.
-    pub(super) fn fresh(mut self, is_fresh: bool) -> Place {
-        self.is_fresh = is_fresh;
-        self
-    }
-
-    pub(super) fn is_fresh(&self) -> bool {
-        self.is_fresh
     }
 
     /// The version of that write; `None`: the grant was made later.
@@ -173,6 +160,12 @@ impl Place {
 
     pub(super) fn token(&self) -> Token {
         self.entry.token
+    }
+
+    /// Tells the grant from every other one: sessions are random, and an attempt is one grant. It
+    /// stays the same when the grant is asked for again, through whichever lockd.
+    pub(super) fn grant(&self) -> String {
+        format!("{}/{}", self.entry.session, self.entry.attempt)
     }
 
     /// Leaves the entry in the queue.

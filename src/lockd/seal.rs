@@ -9,15 +9,13 @@
 //! removal.
 //!
 //! Two grants never share a token, also where the store was restored from a copy that has forgotten
-//! grants: their seals raised the watermarks of the proxies. So the first seal of a grant has to be
-//! the one that raises. Where the watermark was at the token already, the counter is lifted above
-//! it and the grant begins again with a new token, as where it was higher. That is asked only of a
-//! grant that this call wrote, or found waiting: one that stood first before may have been sealed,
-//! and told, by an earlier call. Two calls of one attempt that wait at the same time may take each
-//! other's seal for another grant's; then the one that does not own the entry starts anew, which
-//! costs a token and is bounded by the tries of a call.
+//! grants: their seals raised the watermarks of the proxies. So it has to be a seal of the grant
+//! itself that raises: each order names its grant, and a proxy remembers whose order raised. Where
+//! the watermark was at the token already and that was another one, or the proxy does not know any
+//! more who it was, the counter is lifted above it and the grant begins again with a new token, as
+//! where it was higher. Not knowing costs a token, and the place in the queue: it takes a proxy that
+//! started again, or let go of an idle lock, between two calls of one attempt.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -75,9 +73,8 @@ pub(super) async fn seal_grant(
     deadline: Instant,
 ) -> Result<SealScope, Unsealed> {
     let mut pause = PAUSE_MIN;
-    let mut tried = HashSet::new();
     loop {
-        let causes = match seal_once(core, place, &mut tried, pause == PAUSE_MIN).await? {
+        let causes = match seal_once(core, place, pause == PAUSE_MIN).await? {
             Round::Sealed(scope) => return Ok(scope),
             Round::Failed { causes } => causes,
         };
@@ -98,13 +95,7 @@ enum Round {
     Failed { causes: String },
 }
 
-/// `tried`: proxies that an order of this call may have reached.
-async fn seal_once(
-    core: &Core,
-    place: &Place,
-    tried: &mut HashSet<String>,
-    is_first_round: bool,
-) -> Result<Round, Unsealed> {
+async fn seal_once(core: &Core, place: &Place, is_first_round: bool) -> Result<Round, Unsealed> {
     let registered = match place.covers_since().filter(|_| is_first_round) {
         Some(version) => core.proxies.read_since(version).await?,
         // Again in each round: an operator may have taken a dead proxy out of the set.
@@ -128,6 +119,7 @@ async fn seal_once(
         action: Action::Seal,
         lock: place.lock().clone(),
         token: place.token(),
+        grant: place.grant(),
     };
     let keys = core.keys.current().clone();
     let timeout = core.settings.seal_timeout;
@@ -145,18 +137,13 @@ async fn seal_once(
     let mut sealed = Vec::new();
     let mut causes = Vec::new();
     for (proxy, answer) in proxies.iter().zip(answers) {
-        let is_first_order = match answer {
-            Answer::NotSent(_) => false,
-            _ => tried.insert(proxy.instance.clone()),
-        };
         match answer {
-            // Nobody but us can have sealed this grant, and its ticket is not signed yet: the token
-            // was another one's, granted by a store that this one has forgotten.
-            Answer::Done { was_there: true } if is_first_order && place.is_fresh() => {
+            // The token was another one's, granted by a store that this one has forgotten.
+            Answer::Done { was_there: true } => {
                 let above = place.token();
                 return Err(Unsealed::Behind { above });
             }
-            Answer::Done { .. } => sealed.push(proxy.instance.clone()),
+            Answer::Done { was_there: false } => sealed.push(proxy.instance.clone()),
             Answer::NotSent(cause) | Answer::Failed(cause) => {
                 causes.push(format!("{}: {cause}", proxy.instance))
             }
@@ -238,6 +225,7 @@ pub(super) async fn close_grant(
         action: Action::Close,
         lock: lock.clone(),
         token,
+        grant: String::new(),
     };
     let keys = core.keys.current().clone();
     let timeout = core.settings.seal_timeout;

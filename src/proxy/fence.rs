@@ -65,16 +65,19 @@ impl Fence {
         FenceServiceServer::new(self)
     }
 
+    /// What is to be settled, and for which grant.
     async fn claim(
         &self,
         authority: &str,
         action: Action,
         deadline: Instant,
-    ) -> Result<Claim, Status> {
+    ) -> Result<(Claim, String), Status> {
         let authority = self.tickets.verify_authority(authority, deadline).await;
-        let (lock, token) = match authority.map_err(|refusal| status::of(&refusal))? {
-            Authority::Ticket(ticket) => (ticket.lock.clone(), ticket.token),
-            Authority::Order(order) if order.action == action => (order.lock, order.token),
+        let (lock, token, grant) = match authority.map_err(|refusal| status::of(&refusal))? {
+            Authority::Ticket(ticket) => (ticket.lock.clone(), ticket.token, String::new()),
+            Authority::Order(order) if order.action == action => {
+                (order.lock, order.token, order.grant)
+            }
             Authority::Order(order) => {
                 let refusal = Refusal::invalid("the order is for another action");
                 return Err(status::of(&refusal.for_lock(order.lock)));
@@ -87,11 +90,12 @@ impl Fence {
                 .with_token(token);
             return Err(status::of(&refusal));
         }
-        Ok(Claim {
+        let claim = Claim {
             lock,
             token,
             unsigned: false,
-        })
+        };
+        Ok((claim, grant))
     }
 }
 
@@ -118,8 +122,8 @@ impl FenceService for Fence {
     async fn seal(&self, request: Request<SealRequest>) -> Result<Response<SealResponse>, Status> {
         let SealRequest { authority, wait_ms } = request.into_inner();
         let deadline = deadline(wait_ms);
-        let claim = self.claim(&authority, Action::Seal, deadline).await?;
-        let sealed = self.gates.seal(&claim, deadline).await;
+        let (claim, grant) = self.claim(&authority, Action::Seal, deadline).await?;
+        let sealed = self.gates.seal(&claim, &grant, deadline).await;
         let was_there = sealed.map_err(|refusal| status::of(&refusal))?;
         Ok(Response::new(SealResponse {
             instance: self.instance.clone(),
@@ -136,7 +140,7 @@ impl FenceService for Fence {
     ) -> Result<Response<CloseResponse>, Status> {
         let CloseRequest { authority, wait_ms } = request.into_inner();
         let deadline = deadline(wait_ms);
-        let claim = self.claim(&authority, Action::Close, deadline).await?;
+        let (claim, _) = self.claim(&authority, Action::Close, deadline).await?;
         let floor = self.gates.close(&claim, deadline).await;
         Ok(Response::new(CloseResponse {
             instance: self.instance.clone(),

@@ -210,12 +210,6 @@ pub trait Store: Send + Sync + 'static {
     /// Stands the session in the lock's queue, durably before it returns.
     async fn enqueue(&self, enqueue: Enqueue) -> Result<Enqueued, StoreError>;
 
-    /// Whether the entry is as the [`Store::enqueue`] that created it wrote it: nobody was told of
-    /// it before. `false` is always safe to say of one that was created by a repeated write.
-    fn is_new(&self, entry: &Entry) -> bool {
-        entry.version == entry.token.get()
-    }
-
     /// Removes exactly one entry, durably before it returns.
     async fn remove(&self, remove: Remove) -> Result<Removed, StoreError>;
 

@@ -26,6 +26,7 @@ fn malformed_and_forged_tickets_are_refused() {
         action: Action::Seal,
         lock: ticket().lock,
         token: Token::MAX,
+        grant: String::new(),
     };
     // Another key's envelope that claims to be of ours.
     let foreign = theirs.sign_ticket(&ticket());

@@ -130,6 +130,7 @@ impl World {
             action,
             lock: LockName::new(lock).unwrap(),
             token: Token::new(token).unwrap(),
+            grant: String::new(),
         })
     }
 

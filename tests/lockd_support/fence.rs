@@ -27,14 +27,18 @@ pub enum Mood {
     Works,
     /// Holds every seal until the mood changes.
     Holds,
-    /// Says that it is busy.
+    /// Says that it is busy, and raises nothing.
     Busy,
+    /// Raises its watermark, and says that older writes are in flight.
+    Late,
 }
 
 #[derive(Default)]
 pub struct Seen {
     pub floor: u64,
     pub watermark: u64,
+    /// The grant whose seal raised it.
+    pub grant: String,
     pub orders: Vec<Order>,
 }
 
@@ -147,8 +151,14 @@ impl FenceService for Fence {
         if token < seen.floor {
             return Err(Status::failed_precondition("stale"));
         }
-        let was_there = seen.watermark == token;
+        let was_there = seen.watermark == token && seen.grant != order.grant;
+        if seen.watermark != token {
+            seen.grant = order.grant;
+        }
         (seen.floor, seen.watermark) = (token, token);
+        if now == Mood::Late {
+            return Err(Status::unavailable("an older write is still in flight"));
+        }
         let (instance, lock) = (self.instance.clone(), order.lock.to_string());
         Ok(Response::new(SealResponse {
             instance,

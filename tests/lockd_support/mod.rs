@@ -265,6 +265,13 @@ impl Client {
         self.get(lock).await.waiters.len()
     }
 
+    /// The token that the store gives next.
+    pub async fn next_token(&self) -> u64 {
+        let session = self.open().await;
+        let granted = self.acquire(&session, "elsewhere", Duration::ZERO, 1).await;
+        granted.unwrap().token + 1
+    }
+
     pub async fn wait_for_holder(&self, lock: &str) {
         eventually(&format!("a holder of {lock}"), || async {
             self.get(lock).await.holder.is_some()

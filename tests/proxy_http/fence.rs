@@ -14,6 +14,7 @@ fn order(world: &World, action: Action, token: u64) -> String {
         action,
         lock: LockName::new("accounts/7").unwrap(),
         token: Token::new(token).unwrap(),
+        grant: String::new(),
     })
 }
 

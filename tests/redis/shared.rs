@@ -65,6 +65,7 @@ fn order(proxy: &Proxy, action: Action, token: u64) {
         action,
         lock: LockName::new("job/1").unwrap(),
         token: Token::new(token).unwrap(),
+        grant: String::new(),
     });
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {

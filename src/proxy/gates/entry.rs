@@ -4,8 +4,8 @@
 //! was waiting for it and whether they still are.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -34,6 +34,8 @@ pub struct Entry {
     /// In ms since `started`.
     used_ms: AtomicU64,
     doubt_until_ms: AtomicU64,
+    /// The grant whose seal raised the watermark, and to where.
+    sealed: Mutex<Option<(Token, Box<str>)>>,
 }
 
 impl Entry {
@@ -57,6 +59,7 @@ impl Entry {
             hold_durable_ms: AtomicU64::new(0),
             used_ms: AtomicU64::new(to_ms(started.elapsed())),
             doubt_until_ms: AtomicU64::new(0),
+            sealed: Mutex::new(None),
         })
     }
 
@@ -93,16 +96,40 @@ impl Entry {
         self.watermarks.submit(what, Box::new(done));
     }
 
-    /// Also whether it was this presentation that raised the watermark to the token.
-    pub(super) async fn present(self: &Arc<Entry>, token: Token) -> (Presented, bool) {
+    /// Also whether it was this presentation that raised the watermark to the token. `grant`: whose
+    /// seal it is.
+    pub(super) async fn present(
+        self: &Arc<Entry>,
+        token: Token,
+        grant: Option<&str>,
+    ) -> (Presented, bool) {
         let mut presentation = self.gate.present(token);
+        let mut unnoted = grant;
         let outcome = std::future::poll_fn(|cx| {
             let outcome = Pin::new(&mut presentation).poll(cx);
+            // At once: a seal that is given up while it waits has raised, too.
+            if presentation.has_raised()
+                && let Some(grant) = unnoted.take()
+            {
+                *self.lock_sealed() = Some((token, grant.into()));
+            }
             self.pump();
             outcome
         })
         .await;
         (outcome, presentation.has_raised())
+    }
+
+    /// Whether a seal of this grant raised the watermark to this token, as far as this process knows.
+    pub(super) fn was_sealed_for(&self, token: Token, grant: Option<&str>) -> bool {
+        let sealed = self.lock_sealed();
+        let known = sealed.as_ref().map(|(token, grant)| (*token, &**grant));
+        grant.is_some() && known == grant.map(|grant| (token, grant))
+    }
+
+    fn lock_sealed(&self) -> MutexGuard<'_, Option<(Token, Box<str>)>> {
+        // It is replaced as a whole.
+        self.sealed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) async fn close(self: &Arc<Entry>, token: Token) -> Presented {

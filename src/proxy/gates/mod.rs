@@ -7,7 +7,8 @@
 //!   waiting for it;
 //! - no permit is used before the store has marked its lock for the listener's hold.
 //!
-//! `entry` is one gate with what is kept beside it, `load` makes it, `retire` lets it go.
+//! `entry` is one gate with what is kept beside it, `load` makes it, `retire` lets it go, `told` is
+//! what a claim hears that no gate answers.
 //!
 //! It leaves to others: whether the ticket is genuine (`tickets`), what a refusal looks like.
 
@@ -18,6 +19,7 @@ mod load;
 mod retire;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,12 +29,13 @@ use dashmap::DashMap;
 use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
+use self::told::{NoGate, RETRY_AFTER, ended, not_durable, tell};
 use super::doubts::{DOUBTS_MAX, Doubts, InFlight};
 use super::floors::{BackendFloors, NotRaised};
 use super::left::Left;
 use super::redis::fence_keys::FenceKeys;
 use super::registry::Registry;
-use super::watermarks::{LoadError, Start, Watermarks, What};
+use super::watermarks::{Start, Watermarks, What};
 use crate::gate::{Permit, Presented};
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
@@ -46,8 +49,6 @@ pub use last::LastGate;
 pub const GATES_MAX: usize = 1_000_000;
 /// Most times that a request with several locks starts again before it is told busy.
 const ROUNDS_MAX: usize = 64;
-/// What a client is told to wait where nothing better is known.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// A token that a request presents for a lock; verified.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -88,12 +89,15 @@ struct Inner {
 
 type Slot = OnceCell<Arc<Entry>>;
 
-/// Why a gate could not be had. All of these are told as busy, but the last.
-enum NoGate {
-    Store(LoadError),
-    Floor(String),
-    Crowded,
-    OtherKind,
+/// What else a claim is settled for.
+#[derive(Clone, Copy, Default)]
+struct Settling<'a> {
+    /// Writes are to follow.
+    hold: Option<Duration>,
+    /// Fence keys that the caller raises itself.
+    own: Option<&'a FenceKeys>,
+    /// The grant of a seal.
+    grant: Option<&'a str>,
 }
 
 impl Gates {
@@ -243,20 +247,27 @@ impl Gates {
         hold: Option<Duration>,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let settling = self.settle_unbounded(claim, hold, None);
-        match tokio::time::timeout_at(deadline, settling).await {
-            Ok(outcome) => outcome.map(|_| ()),
-            Err(_) => Err(self.busy(claim)),
-        }
+        let how = Settling {
+            hold,
+            ..Settling::default()
+        };
+        self.settle_in_time(claim, how, deadline).await.map(|_| ())
     }
 
-    /// Settles a claim from outside. Whether the watermark was at its token before.
-    pub async fn seal(&self, claim: &Claim, deadline: Instant) -> Result<bool, Refusal> {
-        let settling = self.settle_unbounded(claim, None, None);
-        match tokio::time::timeout_at(deadline, settling).await {
-            Ok(outcome) => outcome.map(|has_raised| !has_raised),
-            Err(_) => Err(self.busy(claim)),
-        }
+    /// Settles a claim from outside, for this grant. Whether the watermark was at its token before,
+    /// and not by an earlier seal of the same grant.
+    pub async fn seal(
+        &self,
+        claim: &Claim,
+        grant: &str,
+        deadline: Instant,
+    ) -> Result<bool, Refusal> {
+        let how = Settling {
+            grant: Some(grant).filter(|grant| !grant.is_empty()),
+            ..Settling::default()
+        };
+        let is_its_own = self.settle_in_time(claim, how, deadline).await?;
+        Ok(!is_its_own)
     }
 
     /// The same for a session of a Redis server whose fence keys it is then put into itself: a
@@ -267,20 +278,30 @@ impl Gates {
         own: &FenceKeys,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let settling = self.settle_unbounded(claim, None, Some(own));
+        let how = Settling {
+            own: Some(own),
+            ..Settling::default()
+        };
+        self.settle_in_time(claim, how, deadline).await.map(|_| ())
+    }
+
+    async fn settle_in_time(
+        &self,
+        claim: &Claim,
+        how: Settling<'_>,
+        deadline: Instant,
+    ) -> Result<bool, Refusal> {
+        let settling = self.settle_unbounded(claim, how);
         match tokio::time::timeout_at(deadline, settling).await {
-            Ok(outcome) => outcome.map(|_| ()),
+            Ok(outcome) => outcome,
             Err(_) => Err(self.busy(claim)),
         }
     }
 
-    /// Whether it was this claim that raised the watermark to its token.
-    async fn settle_unbounded(
-        &self,
-        claim: &Claim,
-        hold: Option<Duration>,
-        own: Option<&FenceKeys>,
-    ) -> Result<bool, Refusal> {
+    /// Whether it was this claim that raised the watermark to its token, or an earlier seal of its
+    /// grant.
+    async fn settle_unbounded(&self, claim: &Claim, how: Settling<'_>) -> Result<bool, Refusal> {
+        let Settling { hold, own, grant } = how;
         loop {
             let entry = self
                 .entry(&claim.lock, claim.unsigned)
@@ -292,7 +313,7 @@ impl Gates {
             }
             let (outcome, has_raised) = match entry.gate.permit(claim.token) {
                 Ok(_settled) => (Presented::Settled, false),
-                Err(_) => entry.present(claim.token).await,
+                Err(_) => entry.present(claim.token, grant).await,
             };
             match outcome {
                 Presented::Settled => {}
@@ -312,7 +333,7 @@ impl Gates {
             }
             let floor = claim.token.get();
             return match self.raise_backends(&entry, floor, own).await {
-                Ok(()) => Ok(has_raised),
+                Ok(()) => Ok(has_raised || entry.was_sealed_for(claim.token, grant)),
                 Err(not_raised) => Err(not_raised.refusal(claim.lock.clone(), claim.token)),
             };
         }
@@ -384,37 +405,6 @@ impl Gates {
         }
     }
 
-    fn busy(&self, claim: &Claim) -> Refusal {
-        let entry = self.loaded(&claim.lock);
-        let Some((entry, status)) = entry.map(|it| (Arc::clone(&it), it.gate.status())) else {
-            let refusal =
-                Refusal::busy("the lock's watermark could not be had in time", RETRY_AFTER);
-            return refusal.for_lock(claim.lock.clone()).with_token(claim.token);
-        };
-        let held = entry.in_doubt_for();
-        let refusal = if let Some(listener) = self.inner.left.lost().holds_back(&claim.lock) {
-            let detail = format!(
-                "the proxy's store was lost: listener {listener:?} waits until no session of before \
-                 is left at its backend"
-            );
-            Refusal::busy(detail, RETRY_AFTER)
-        } else if status.in_doubt > 0 && !held.is_zero() {
-            let detail = format!(
-                "the outcome of an older write is not known: the lock stays closed to newer tokens \
-                 for {} ms",
-                held.as_millis()
-            );
-            Refusal::busy(detail, held)
-        } else {
-            Refusal::busy("an older write is still in flight", RETRY_AFTER)
-        };
-        let refusal = refusal.for_lock(claim.lock.clone()).with_token(claim.token);
-        match Token::new(status.watermark) {
-            Some(watermark) => refusal.with_watermark(watermark),
-            None => refusal,
-        }
-    }
-
     /// The gate of a lock if it is in memory.
     pub fn loaded(&self, lock: &LockName) -> Option<Arc<Entry>> {
         self.inner.slots.get(lock)?.get().cloned()
@@ -444,40 +434,4 @@ impl Gates {
         let slot = self.inner.slots.entry(lock.clone()).or_default();
         Ok(Arc::clone(&slot))
     }
-}
-
-fn not_durable(claim: &Claim) -> Refusal {
-    Refusal::busy("the watermark cannot be made durable", RETRY_AFTER)
-        .for_lock(claim.lock.clone())
-        .with_token(claim.token)
-}
-
-fn ended(claim: &Claim) -> Refusal {
-    let detail = "the lock service has taken this proxy out of its set: start it again";
-    Refusal::busy(detail, RETRY_AFTER)
-        .for_lock(claim.lock.clone())
-        .with_token(claim.token)
-}
-
-fn tell(no_gate: NoGate, claim: &Claim) -> Refusal {
-    let refusal = match no_gate {
-        NoGate::Store(LoadError::Unavailable) => {
-            Refusal::busy("the watermark store is not available", RETRY_AFTER)
-        }
-        NoGate::Store(LoadError::Torn(_)) => {
-            Refusal::busy("the watermark of this lock is damaged", RETRY_AFTER)
-        }
-        NoGate::Floor(reason) => {
-            tracing::warn!(lock = %claim.lock, %reason, "the floor of an unknown lock is not told");
-            Refusal::busy(
-                "the lock service does not tell the floor of this lock",
-                RETRY_AFTER,
-            )
-        }
-        NoGate::Crowded => Refusal::busy("too many locks are in use", RETRY_AFTER),
-        NoGate::OtherKind => Refusal::invalid(
-            "this lock's tokens are of the other kind: signed tickets and bare integers never meet",
-        ),
-    };
-    refusal.for_lock(claim.lock.clone()).with_token(claim.token)
 }

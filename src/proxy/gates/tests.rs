@@ -195,14 +195,30 @@ async fn a_longer_hold_is_on_disk_before_its_listener_is_admitted() {
 async fn a_seal_says_whether_the_watermark_was_there_before() {
     let mut store = Store::new();
     let gates = store.start(true);
-    assert!(!gates.seal(&claim(5), soon()).await.unwrap());
-    assert!(gates.seal(&claim(5), soon()).await.unwrap());
+    assert!(!gates.seal(&claim(5), "", soon()).await.unwrap());
+    assert!(gates.seal(&claim(5), "", soon()).await.unwrap());
     gates.settle(&claim(6), None, soon()).await.unwrap();
-    assert!(gates.seal(&claim(6), soon()).await.unwrap());
-    assert!(!gates.seal(&claim(7), soon()).await.unwrap());
+    assert!(gates.seal(&claim(6), "b", soon()).await.unwrap());
+    assert!(!gates.seal(&claim(7), "c", soon()).await.unwrap());
+    // The same grant again, and another one that has its token.
+    assert!(!gates.seal(&claim(7), "c", soon()).await.unwrap());
+    assert!(gates.seal(&claim(7), "d", soon()).await.unwrap());
     store.crash();
     let gates = store.start(false);
-    assert!(gates.seal(&claim(7), soon()).await.unwrap());
+    assert!(gates.seal(&claim(7), "c", soon()).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_seal_that_was_given_up_while_it_waited_is_known_for_its_grants() {
+    let mut store = Store::new();
+    let gates = store.start(true);
+    let mut last = LastGate::default();
+    let mut older = gates.admit(&[claim(5)], &mut last, HOLD, soon()).await;
+    older.as_mut().unwrap().release().unwrap();
+    let at_once = Instant::now() + Duration::from_millis(50);
+    gates.seal(&claim(6), "a", at_once).await.unwrap_err();
+    older.unwrap().finish();
+    assert!(!gates.seal(&claim(6), "a", soon()).await.unwrap());
 }
 
 #[tokio::test]

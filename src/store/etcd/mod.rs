@@ -190,11 +190,6 @@ impl EtcdStore {
 
 #[async_trait]
 impl Store for EtcdStore {
-    fn is_new(&self, entry: &Entry) -> bool {
-        let created = self.batcher.generations().create_revision(entry.token);
-        created.is_some_and(|created| created.unsigned_abs() == entry.version)
-    }
-
     async fn open_session(&self, ttl: Duration) -> Result<(SessionId, Duration), StoreError> {
         let ttl = ttl.clamp(SESSION_TTL_MIN, SESSION_TTL_MAX);
         // Ours, since etcd's own ids can be guessed from one another. If the answer is lost, the

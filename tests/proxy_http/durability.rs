@@ -270,26 +270,14 @@ async fn a_full_disk_refuses_writes_as_busy_until_there_is_room() {
     );
     let filler = disk.path().join("filler");
     fill(&filler);
-    // Raises need pages; sooner or later the file would have to grow.
-    let mut refused = None;
-    for lock in 1..20_000 {
-        let name = format!("accounts/{lock}");
-        let request = get("/accounts/1/x", &world.ticket(&name, 1));
-        let mut client = world.client().await;
-        client.send(request.as_bytes()).await;
-        tokio::select! {
-            reply = client.reply() => { reply.refused(503, "busy"); refused = Some(name); break }
-            mut backend = world.backend.accept() => {
-                backend.request().await;
-                backend.send(OK).await;
-                assert_eq!(client.reply().await.status, 200);
-            }
-        }
-    }
-    let lock = refused.expect("the disk never filled");
+    let lock = refused_for_want_of_room(&mut world).await;
     let write = put(&format!("/{lock}/x"), &world.ticket(&lock, 1), "v");
     world.ask(&write).await.refused(503, "busy");
     world.backend.is_untouched().await;
+    // Its file is closed, and still its own.
+    let mut second = World::stopped().await;
+    let taken = second.start(&setup, false).unwrap_err().to_string();
+    assert!(taken.contains("another process uses it"), "{taken}");
     // What is settled needs no disk.
     assert_eq!(
         world
@@ -331,6 +319,61 @@ async fn a_full_disk_refuses_writes_as_busy_until_there_is_room() {
         .await
         .refused(503, "busy");
     world.crash();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_whose_store_is_another_one_when_it_opens_again_admits_nothing() {
+    let disk = SmallDisk::mount();
+    let setup = Setup {
+        data_dir: Some(disk.path().join("data")),
+        ..Setup::default()
+    };
+    let mut world = World::new(&setup).await;
+    let settled = put("/accounts/0/x", &world.ticket("accounts/0", 1), "v");
+    assert_eq!(world.pass(&settled).await.1.status, 200);
+    let mut other = World::new(&Setup::default()).await;
+    let other_file = other.data_dir().join(FILE_NAME);
+    other.shutdown().await;
+    let filler = disk.path().join("filler");
+    fill(&filler);
+    let lock = refused_for_want_of_room(&mut world).await;
+    std::fs::remove_file(filler).unwrap();
+    std::fs::copy(other_file, disk.path().join("data").join(FILE_NAME)).unwrap();
+    let write = put(&format!("/{lock}/x"), &world.ticket(&lock, 1), "v");
+    world.ask(&write).await.refused(503, "busy");
+    until("nothing is admitted", || async {
+        let mut client = world.client().await;
+        client.send(settled.as_bytes()).await;
+        tokio::select! {
+            reply = client.reply() => { reply.refused(503, "busy"); true }
+            mut backend = world.backend.accept() => {
+                backend.request().await;
+                backend.send(OK).await;
+                client.reply().await.status != 200
+            }
+        }
+    })
+    .await;
+    world.crash();
+}
+
+/// Raises need pages: sooner or later the file would have to grow. The lock that was refused.
+async fn refused_for_want_of_room(world: &mut World) -> String {
+    for lock in 1..20_000 {
+        let name = format!("accounts/{lock}");
+        let request = get("/accounts/1/x", &world.ticket(&name, 1));
+        let mut client = world.client().await;
+        client.send(request.as_bytes()).await;
+        tokio::select! {
+            reply = client.reply() => { reply.refused(503, "busy"); return name }
+            mut backend = world.backend.accept() => {
+                backend.request().await;
+                backend.send(OK).await;
+                assert_eq!(client.reply().await.status, 200);
+            }
+        }
+    }
+    panic!("the disk never filled");
 }
 
 /// Takes all the room that there is.

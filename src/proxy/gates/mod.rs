@@ -29,7 +29,7 @@ use dashmap::DashMap;
 use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
-use self::told::{NoGate, RETRY_AFTER, ended, not_durable, tell};
+use self::told::{NoGate, RETRY_AFTER, not_durable, tell};
 use super::doubts::{DOUBTS_MAX, Doubts, InFlight};
 use super::floors::{BackendFloors, NotRaised};
 use super::left::Left;
@@ -83,6 +83,8 @@ struct Inner {
     unconfirmed: AtomicBool,
     /// See [`Gates::end`].
     ended: AtomicBool,
+    /// Another store was found in the place of ours.
+    replaced: AtomicBool,
     /// Wakes the eviction before its time.
     crowded: Notify,
 }
@@ -111,22 +113,30 @@ impl Gates {
         floors: Vec<BackendFloors>,
     ) -> Gates {
         let unconfirmed = AtomicBool::new(start.unconfirmed);
-        Gates {
-            inner: Arc::new(Inner {
-                slots: DashMap::new(),
-                watermarks,
-                doubts: Doubts::default(),
-                registry,
-                floors,
-                holds,
-                left,
-                start,
-                started: Instant::now(),
-                unconfirmed,
-                ended: AtomicBool::new(false),
-                crowded: Notify::new(),
-            }),
-        }
+        let inner = Arc::new(Inner {
+            slots: DashMap::new(),
+            watermarks,
+            doubts: Doubts::default(),
+            registry,
+            floors,
+            holds,
+            left,
+            start,
+            started: Instant::now(),
+            unconfirmed,
+            ended: AtomicBool::new(false),
+            replaced: AtomicBool::new(false),
+            crowded: Notify::new(),
+        });
+        let gates = Arc::downgrade(&inner);
+        let end = move || {
+            if let Some(inner) = gates.upgrade() {
+                inner.replaced.store(true, Ordering::SeqCst);
+                Gates { inner }.end_gates();
+            }
+        };
+        inner.watermarks.on_replaced(Box::new(end));
+        Gates { inner }
     }
 
     /// The doubts; their task must run.
@@ -153,12 +163,22 @@ impl Gates {
     pub fn end(&self) {
         // First: a gate that is not in the map yet finds it (`entry`).
         self.inner.ended.store(true, Ordering::SeqCst);
+        self.end_gates();
+    }
+
+    fn end_gates(&self) {
         // The map is let go of first: what is woken may look a lock up.
         let slots = self.inner.slots.iter();
         let entries: Vec<_> = slots.filter_map(|slot| slot.get().cloned()).collect();
-        for entry in entries.iter().filter(|entry| !entry.unsigned) {
+        for entry in entries.iter().filter(|it| self.has_ended(it.unsigned)) {
             entry.gate.end();
         }
+    }
+
+    /// Whether nothing is admitted any more under tokens of this kind.
+    fn has_ended(&self, unsigned: bool) -> bool {
+        let is_without_store = self.inner.replaced.load(Ordering::SeqCst);
+        is_without_store || !unsigned && self.inner.ended.load(Ordering::SeqCst)
     }
 
     /// Whether watermarks can be made durable.
@@ -319,7 +339,7 @@ impl Gates {
                 Presented::Settled => {}
                 Presented::Retired => continue,
                 Presented::NotDurable => return Err(not_durable(claim)),
-                Presented::Ended => return Err(ended(claim)),
+                Presented::Ended => return Err(self.ended(claim)),
                 Presented::Stale { watermark, .. } => {
                     let watermark = Token::new(watermark);
                     return Err(Refusal::stale(claim.lock.clone(), claim.token, watermark));
@@ -386,7 +406,7 @@ impl Gates {
                 match entry.close(claim.token).await {
                     Presented::Retired => continue,
                     Presented::NotDurable => return Err(not_durable(claim)),
-                    Presented::Ended => return Err(ended(claim)),
+                    Presented::Ended => return Err(self.ended(claim)),
                     // A close is never stale: a higher floor closes the token too.
                     Presented::Settled | Presented::Stale { .. } => {}
                 }
@@ -420,7 +440,7 @@ impl Gates {
         if entry.unsigned != unsigned {
             return Err(NoGate::OtherKind);
         }
-        if !unsigned && self.inner.ended.load(Ordering::SeqCst) {
+        if self.has_ended(unsigned) {
             entry.gate.end();
         }
         Ok(Arc::clone(entry))

@@ -1,6 +1,7 @@
 //! What a claim is refused with where no gate answers it, or none in time.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Claim, Gates};
@@ -20,6 +21,17 @@ pub(super) enum NoGate {
 }
 
 impl Gates {
+    /// What follows where nothing is admitted any more.
+    pub(super) fn ended(&self, claim: &Claim) -> Refusal {
+        let detail = match self.inner.replaced.load(Ordering::SeqCst) {
+            true => "another watermark store has taken the place of this proxy's: start it again",
+            false => "the lock service has taken this proxy out of its set: start it again",
+        };
+        Refusal::busy(detail, RETRY_AFTER)
+            .for_lock(claim.lock.clone())
+            .with_token(claim.token)
+    }
+
     /// What keeps a claim waiting for longer than its deadline.
     pub(super) fn busy(&self, claim: &Claim) -> Refusal {
         let entry = self.loaded(&claim.lock);
@@ -55,13 +67,6 @@ impl Gates {
 
 pub(super) fn not_durable(claim: &Claim) -> Refusal {
     Refusal::busy("the watermark cannot be made durable", RETRY_AFTER)
-        .for_lock(claim.lock.clone())
-        .with_token(claim.token)
-}
-
-pub(super) fn ended(claim: &Claim) -> Refusal {
-    let detail = "the lock service has taken this proxy out of its set: start it again";
-    Refusal::busy(detail, RETRY_AFTER)
         .for_lock(claim.lock.clone())
         .with_token(claim.token)
 }

@@ -8,6 +8,7 @@
 //!   before another try, since redb stays failed after an I/O error and its memory may differ from
 //!   the disk.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -36,15 +37,20 @@ pub(super) enum Work {
 
 pub(super) struct Committer {
     dir: PathBuf,
+    /// Keeps other processes from the folder, also while the database is closed.
+    _held: File,
     shared: Arc<Shared>,
     identity: Identity,
     reopen_at: Instant,
 }
 
 impl Committer {
-    pub(super) fn new(dir: PathBuf, shared: Arc<Shared>, identity: Identity) -> Committer {
+    /// `dir`: the folder, and what holds it.
+    pub(super) fn new(dir: (PathBuf, File), shared: Arc<Shared>, identity: Identity) -> Committer {
+        let (dir, held) = dir;
         Committer {
             dir,
+            _held: held,
             shared,
             identity,
             reopen_at: Instant::now(),
@@ -133,7 +139,13 @@ impl Committer {
                 true
             }
             Ok(_) => {
-                tracing::error!("the watermark store was replaced while this proxy ran");
+                tracing::error!(
+                    "the watermark store was replaced while this proxy ran: nothing is admitted \
+                     until it is started again"
+                );
+                if let Some(act) = self.shared.on_replaced.get() {
+                    act();
+                }
                 self.reopen_at = Instant::now() + REOPEN_AFTER;
                 false
             }

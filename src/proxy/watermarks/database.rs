@@ -3,7 +3,7 @@
 //! Invariant: a file that does not open, lacks its identity or holds a torn one is refused, never
 //! replaced: replacing it would forget watermarks.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,10 @@ pub(super) type Locks<'a> = Table<'a, &'static str, &'static [u8]>;
 
 /// The file's name in `data_dir`.
 pub const FILE_NAME: &str = "watermarks.redb";
+
+/// Locked for as long as a process may admit by the store. The store's own lock is not that: it
+/// goes whenever the store is closed to be read again.
+const HELD_NAME: &str = "watermarks.lock";
 
 /// What redb may keep of the file in memory, in bytes.
 const CACHE_BYTES_MAX: usize = 64 << 20;
@@ -111,6 +115,23 @@ pub(super) fn create_folder(dir: &Path) -> Result<(), OpenError> {
         source,
     };
     std::fs::create_dir_all(dir).map_err(failed)
+}
+
+/// Takes the folder for this process; for as long as the file is open it is nobody else's.
+pub(super) fn hold(dir: &Path) -> Result<File, OpenError> {
+    let failed = |source| OpenError::Folder {
+        dir: dir.into(),
+        source,
+    };
+    let held = File::create(dir.join(HELD_NAME)).map_err(failed)?;
+    match held.try_lock() {
+        Ok(()) => Ok(held),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Unusable {
+            path: dir.join(FILE_NAME),
+            reason: "another process uses it".to_owned(),
+        }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
 }
 
 /// Makes a new file with its identity, whole or not at all: it appears under its name once it is

@@ -28,7 +28,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -173,6 +173,8 @@ struct Shared {
     database: RwLock<Option<Database>>,
     /// What earlier runs than this one wrote may be too low.
     doubted_before: AtomicU64,
+    /// See [`Watermarks::on_replaced`].
+    on_replaced: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Shared {
@@ -203,19 +205,19 @@ impl Watermarks {
             dir: data_dir.into(),
             source,
         };
-        let exists = path.try_exists().map_err(failed)?;
-        match (exists, opening.init) {
+        match (path.try_exists().map_err(failed)?, opening.init) {
             (true, true) => return Err(OpenError::AlreadyInitialised { path: path.clone() }),
             (false, false) if opening.alone => {
                 return Err(OpenError::NotInitialised {
                     dir: data_dir.into(),
                 });
             }
-            (false, _) => {
-                database::create_folder(data_dir)?;
-                database::create(data_dir, &new_identity(&opening).map_err(failed)?)?;
-            }
+            (false, _) => database::create_folder(data_dir)?,
             (true, false) => {}
+        }
+        let held = database::hold(data_dir)?;
+        if !path.try_exists().map_err(failed)? {
+            database::create(data_dir, &new_identity(&opening).map_err(failed)?)?;
         }
         let unusable = |reason| OpenError::Unusable {
             path: path.clone(),
@@ -242,7 +244,13 @@ impl Watermarks {
         };
         let unclean_before = registered.then_some(identity.unclean_before);
         let doubted_before = identity.lost_before.max(unclean_before.unwrap_or(0));
-        let (watermarks, thread) = spawn(data_dir, database, identity, doubted_before)?;
+        let shared = Arc::new(Shared {
+            database: RwLock::new(Some(database)),
+            doubted_before: AtomicU64::new(doubted_before),
+            on_replaced: OnceLock::new(),
+        });
+        let committer = Committer::new((data_dir.into(), held), Arc::clone(&shared), identity);
+        let (watermarks, thread) = spawn(shared, committer).map_err(failed)?;
         Ok((watermarks, thread, start))
     }
 
@@ -295,6 +303,14 @@ impl Watermarks {
                 Err(LoadError::Unavailable)
             }
         }
+    }
+
+    /// What is done where another store is found in the place of this one when it is opened again:
+    /// somebody has put it there, and what this process knows is not its any more. Set once.
+    pub fn on_replaced(&self, act: Box<dyn Fn() + Send + Sync>) {
+        // A second one would belong to other gates over the same store.
+        let is_first = self.shared.on_replaced.set(act).is_ok();
+        debug_assert!(is_first, "set once");
     }
 
     /// Whether the store is open.
@@ -428,24 +444,13 @@ fn random_id() -> std::io::Result<String> {
 }
 
 fn spawn(
-    data_dir: &Path,
-    database: Database,
-    identity: Identity,
-    doubted_before: u64,
-) -> Result<(Watermarks, WatermarksThread), OpenError> {
-    let shared = Arc::new(Shared {
-        database: RwLock::new(Some(database)),
-        doubted_before: AtomicU64::new(doubted_before),
-    });
+    shared: Arc<Shared>,
+    committer: Committer,
+) -> std::io::Result<(Watermarks, WatermarksThread)> {
     let (queue, work) = sync_channel(QUEUE_CHANGES_MAX);
-    let committer = Committer::new(data_dir.into(), Arc::clone(&shared), identity);
     let thread = std::thread::Builder::new()
         .name("watermarks".into())
-        .spawn(move || committer.run(&work))
-        .map_err(|source| OpenError::Folder {
-            dir: data_dir.into(),
-            source,
-        })?;
+        .spawn(move || committer.run(&work))?;
     let watermarks = Watermarks {
         shared,
         queue: queue.clone(),

@@ -9,6 +9,8 @@ mod process;
 #[path = "support/stats.rs"]
 mod stats;
 
+#[path = "lock/disk.rs"]
+mod disk;
 #[path = "lock/loads.rs"]
 mod loads;
 #[path = "lock/servers.rs"]
@@ -29,6 +31,9 @@ use v3lock::V3Lock;
 const V3LOCK: &str = "etcd v3lock";
 const ON_ETCD: &str = "lockd on etcd";
 const EMBEDDED: &str = "lockd embedded";
+
+/// Acquires per second of the open loop.
+const OPEN_RATE: u32 = 500;
 
 /// A load that takes longer is given up: its figures would mean nothing.
 const LOAD_MAX: Duration = Duration::from_secs(120);
@@ -58,7 +63,7 @@ impl Load {
         match self {
             Load::Closed => loads::closed(locks, 64, period).await,
             Load::Hot => loads::hot(locks, 32, period).await,
-            Load::Open => loads::open(locks, 1000, 500, period).await,
+            Load::Open => loads::open(locks, 1000, OPEN_RATE, period).await,
             Load::Waiters => loads::waiters(locks, 1000, 200).await,
         }
     }
@@ -112,6 +117,13 @@ async fn main() {
             if !measured.is_empty() {
                 print_row(name, measured, our_rate);
             }
+        }
+        if let Load::Open = load {
+            let (p50, p99) = disk::sync_alone(dir.path(), OPEN_RATE, period);
+            println!(
+                "  {:<16} {OPEN_RATE:>9} {p50:>9.2} {p99:>9.2}",
+                "one sync alone"
+            );
         }
     }
 }

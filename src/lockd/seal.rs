@@ -13,8 +13,8 @@
 //! itself that raises: each order names its grant, and a proxy remembers whose order raised. Where
 //! the watermark was at the token already and that was another one, or the proxy does not know any
 //! more who it was, the counter is lifted above it and the grant begins again with a new token, as
-//! where it was higher. Not knowing costs a token, and the place in the queue: it takes a proxy that
-//! started again, or let go of an idle lock, between two calls of one attempt.
+//! where it was higher. Not knowing costs a token, and the place in the queue: it takes a proxy
+//! that started again, or let go of an idle lock, between two calls of one attempt.
 
 use std::time::Duration;
 

@@ -120,7 +120,7 @@ impl Entry {
         (outcome, presentation.has_raised())
     }
 
-    /// Whether a seal of this grant raised the watermark to this token, as far as this process knows.
+    /// Whether a seal of this grant raised the watermark to this token, as far as is known here.
     pub(super) fn was_sealed_for(&self, token: Token, grant: Option<&str>) -> bool {
         let sealed = self.lock_sealed();
         let known = sealed.as_ref().map(|(token, grant)| (*token, &**grant));

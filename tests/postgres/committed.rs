@@ -3,7 +3,7 @@
 
 use crate::client::Client;
 use crate::client::send::{copy_data, copy_done, flush, query, run, sync};
-use crate::stack::{ORDERS, eventually, sign};
+use crate::stack::{ORDERS, Setup, eventually, sign};
 use crate::world::World;
 
 /// A view that leaves the guarded table alone, and the same that shows it.
@@ -162,4 +162,76 @@ fn a_definition_counts_behind_a_copy_whose_sync_is_ignored() {
     let data = [copy_data(b"5\tx\n"), copy_done()].concat();
     let bytes = [copy, data, run(GUARDED, &[]), sync()].concat();
     is_known(&[], &bytes, ready);
+}
+
+/// Definitions that commit by themselves: what is there before, what comes, how it is seen, and
+/// what then reaches the guarded table.
+const ALONE: [[&str; 4]; 3] = [
+    [
+        "CREATE TABLE pk (id int PRIMARY KEY, note text); INSERT INTO pk VALUES (1, '')",
+        "ALTER TABLE orders ADD CONSTRAINT fk FOREIGN KEY (id) REFERENCES pk ON DELETE CASCADE",
+        "SELECT EXISTS (SELECT FROM pg_constraint WHERE conname = 'fk')",
+        "DELETE FROM pk",
+    ],
+    [
+        "CREATE VIEW va AS SELECT * FROM orders; CREATE VIEW vb AS SELECT id, note FROM plain",
+        "ALTER VIEW vb RENAME TO vc; ALTER VIEW va RENAME TO vb",
+        "SELECT to_regclass('vc') IS NOT NULL",
+        "DELETE FROM vb",
+    ],
+    [
+        "CREATE VIEW vb AS SELECT id, note FROM plain; \
+         CREATE FUNCTION mk() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE \
+             'CREATE OR REPLACE VIEW vb AS SELECT id, note FROM orders'; END $$",
+        "SELECT mk()",
+        "SELECT pg_get_viewdef('vb'::regclass) LIKE '%orders%'",
+        "DELETE FROM vb",
+    ],
+];
+
+/// While a client reads nothing the proxy does not hear that its statement is committed. How much
+/// fits in between is the kernel's matter.
+#[test]
+fn a_definition_counts_though_its_client_reads_nothing() {
+    let mut committed = 0;
+    for [before, change, seen, write] in ALONE {
+        for rows in [3000, 5000, 7000, 9000] {
+            let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+            let mut direct = world.direct();
+            direct.query(before).ok();
+            let mut other = world.proxy.client();
+            other.query(&format!("{write} WHERE false")).ok();
+            let mut holder = holder(&world);
+            let full = format!("SELECT repeat('x', 1000) FROM generate_series(1, {rows})");
+            holder.send(&[query(&full), query(change)].concat());
+            let since = std::time::Instant::now();
+            while direct.query(seen).value() != "t" {
+                if since.elapsed() > std::time::Duration::from_secs(2) {
+                    // The server itself cannot go on.
+                    break;
+                }
+            }
+            if direct.query(seen).value() == "t" {
+                committed += 1;
+                other.query(write).refused("RF002");
+            }
+            assert_eq!(world.order(), "first", "{change}");
+        }
+    }
+    assert!(committed >= ALONE.len(), "the server never came to it");
+}
+
+#[test]
+fn a_definition_counts_for_the_other_listeners_before_the_server() {
+    let pass = "unmatched = \"pass\"";
+    let both = |setup: Setup| setup.with(pass).with_rules(ORDERS);
+    let world = World::with(|setup| both(setup).and("other", pass, ORDERS));
+    let mut holder = holder(&world);
+    holder.query(HARMLESS).ok();
+    let mut other = Client::connect(world.proxy.addresses[1]);
+    let write = "UPDATE seen SET note = 'written'";
+    other.query(write).ok();
+    holder.query(GUARDED).ok();
+    other.query(write).refused("RF002");
+    assert_eq!(world.order(), "first");
 }

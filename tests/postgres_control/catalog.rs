@@ -8,7 +8,7 @@ use ringfence::protocol::postgres::classify::{Classifier, Lexing};
 use ringfence::protocol::postgres::resolve::{
     Catalog, PostgresRule, PostgresRules, Required, Resolution, View, resolve,
 };
-use ringfence::proxy::postgres::catalog::{CatalogError, Catalogs, Database};
+use ringfence::proxy::postgres::catalog::{CatalogError, Catalogs, Changes, Database};
 
 use crate::fixture::{Session, config, control_of, eventually, lock};
 use crate::postgres::{APP, CONTROL, Postgres};
@@ -17,7 +17,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 fn database(server: &Postgres, age_max: Duration) -> Arc<Database> {
     let reading = [("free".into(), "known".into())];
-    let catalogs = Catalogs::new(control_of(&config(server)), &reading, age_max);
+    let catalogs = Catalogs::new(
+        control_of(&config(server)),
+        &reading,
+        age_max,
+        Changes::default(),
+    );
     catalogs.database(APP).unwrap()
 }
 

@@ -9,15 +9,16 @@
 //!
 //! Invariant: no statement is resolved against a catalog that is older than the listener's
 //! `catalog_age_max`, or whose loading began before a change that this listener's sessions are
-//! known to have made. While a commit of such a change is on its way ([`Database::unsettle`]), its
+//! known to have made, through whichever listener of this proxy. While a commit of such a change is on its way ([`Database::unsettle`]), its
 //! loading began after the statement came.
 
 mod acting;
+mod changes;
 mod foreign;
 mod load;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,9 +26,11 @@ use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
+use self::changes::OfDatabase;
 use super::control::{Control, ControlError, column};
 use crate::protocol::postgres::resolve::Catalog;
-use foreign::Foreign;
+
+pub use changes::Changes;
 
 /// Most databases whose catalogs are kept.
 const DATABASES_MAX: usize = 1024;
@@ -70,6 +73,7 @@ struct Shared {
     /// Volatile functions that the operator knows to read: schema and name.
     reading: Arc<[(Box<str>, Box<str>)]>,
     age_max: Duration,
+    changes: Changes,
     databases: Mutex<HashMap<Box<str>, Arc<Database>>>,
 }
 
@@ -81,14 +85,7 @@ pub struct Database {
     reading: Arc<[(Box<str>, Box<str>)]>,
     age_max: Duration,
     loaded: ArcSwapOption<Loaded>,
-    /// Counts what makes the catalog outdated. SeqCst with the loads of it: a load that begins
-    /// after a count sees the change that was counted, since the change was made before.
-    changes: AtomicU64,
-    /// Commits on their way that may change what names do: nobody knows when they are through.
-    /// SeqCst, as `changes`.
-    unsettled: AtomicUsize,
-    /// Whether it has tables of other servers, also while its catalog is outdated.
-    foreign: Foreign,
+    changes: Arc<OfDatabase>,
     loading: tokio::sync::Mutex<()>,
     /// It is loaded while nobody waits for it. Relaxed: it only keeps one from being loaded twice.
     loads_aside: AtomicBool,
@@ -135,7 +132,8 @@ impl Drop for Unsettled {
     fn drop(&mut self) {
         // In this order: whoever sees none on its way sees that the catalog is outdated.
         self.database.outdated();
-        self.database.unsettled.fetch_sub(1, Ordering::SeqCst);
+        let changes = &self.database.changes;
+        changes.unsettled.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -149,12 +147,19 @@ struct Loaded {
 
 impl Catalogs {
     /// None yet. `reading`: volatile functions that the operator knows to read, schema and name.
-    pub fn new(control: Control, reading: &[(Box<str>, Box<str>)], age_max: Duration) -> Catalogs {
+    /// `changes`: the same for all that are of one server.
+    pub fn new(
+        control: Control,
+        reading: &[(Box<str>, Box<str>)],
+        age_max: Duration,
+        changes: Changes,
+    ) -> Catalogs {
         Catalogs {
             shared: Arc::new(Shared {
                 control,
                 reading: reading.into(),
                 age_max,
+                changes,
                 databases: Mutex::default(),
             }),
         }
@@ -183,9 +188,7 @@ impl Catalogs {
             reading: Arc::clone(&shared.reading),
             age_max: shared.age_max,
             loaded: ArcSwapOption::empty(),
-            changes: AtomicU64::new(0),
-            unsettled: AtomicUsize::new(0),
-            foreign: Foreign::default(),
+            changes: shared.changes.of(name),
             loading: tokio::sync::Mutex::default(),
             loads_aside: AtomicBool::new(false),
         });
@@ -197,12 +200,12 @@ impl Catalogs {
 impl Database {
     /// Its catalog, if it may be used at this instant.
     pub fn current(self: &Arc<Database>) -> Option<Arc<Catalog>> {
-        if self.unsettled.load(Ordering::SeqCst) > 0 {
+        if self.changes.unsettled.load(Ordering::SeqCst) > 0 {
             return None;
         }
         let loaded = self.loaded.load();
         let loaded = loaded.as_ref()?;
-        if loaded.changes != self.changes.load(Ordering::SeqCst) {
+        if loaded.changes != self.changes.count.load(Ordering::SeqCst) {
             return None;
         }
         let age = loaded.at.elapsed();
@@ -229,7 +232,7 @@ impl Database {
             return Ok(catalog);
         }
         let asked = Instant::now();
-        let settled = || self.unsettled.load(Ordering::SeqCst) == 0;
+        let settled = || self.changes.unsettled.load(Ordering::SeqCst) == 0;
         self.load_unless(|loaded| settled() || loaded.at >= asked)
             .await
     }
@@ -237,7 +240,7 @@ impl Database {
     /// Something is forwarded that may commit a change of what names do: until this is dropped it
     /// may have been committed, and may not.
     pub fn unsettle(self: &Arc<Database>) -> Unsettled {
-        self.unsettled.fetch_add(1, Ordering::SeqCst);
+        self.changes.unsettled.fetch_add(1, Ordering::SeqCst);
         Unsettled {
             database: Arc::clone(self),
         }
@@ -265,9 +268,9 @@ impl Database {
     async fn quiet(&self) {
         let began = Instant::now();
         loop {
-            let changes = self.changes.load(Ordering::SeqCst);
+            let changes = self.changes.count.load(Ordering::SeqCst);
             tokio::time::sleep(QUIET).await;
-            let same = changes == self.changes.load(Ordering::SeqCst);
+            let same = changes == self.changes.count.load(Ordering::SeqCst);
             if same || began.elapsed() >= QUIET_MAX {
                 return;
             }
@@ -295,7 +298,7 @@ impl Database {
     /// Something that changes the catalog may have been committed. To be called when its
     /// ReadyForQuery has come, and when its session is lost before that.
     pub fn outdated(&self) {
-        self.changes.fetch_add(1, Ordering::SeqCst);
+        self.changes.count.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Loads it, one at a time; whoever has waited takes what has come meanwhile, if it will do.
@@ -304,7 +307,7 @@ impl Database {
         will_do: impl Fn(&Loaded) -> bool,
     ) -> Result<Arc<Catalog>, CatalogError> {
         let _one = self.loading.lock().await;
-        let changes = self.changes.load(Ordering::SeqCst);
+        let changes = self.changes.count.load(Ordering::SeqCst);
         if let Some(loaded) = &*self.loaded.load()
             && loaded.changes == changes
             && loaded.at.elapsed() <= self.age_max
@@ -312,9 +315,10 @@ impl Database {
         {
             return Ok(Arc::clone(&loaded.catalog));
         }
-        let (at, asked) = (Instant::now(), self.foreign.ask());
+        let (at, asked) = (Instant::now(), self.changes.foreign.ask());
         let catalog = Arc::new(self.load().await?);
-        self.foreign.told(asked, catalog.foreign_tables());
+        let foreign = catalog.foreign_tables();
+        self.changes.foreign.told(asked, foreign);
         self.loaded.store(Some(Arc::new(Loaded {
             catalog: Arc::clone(&catalog),
             at,

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::catalog::Catalogs;
+use super::catalog::{Catalogs, Changes};
 use super::control::{Control, ControlError};
 use super::door::{Door, InvalidDoor};
 use super::evict::Evictor;
@@ -54,6 +54,7 @@ pub struct Guarded {
     sessions: Sessions,
     evictor: Evictor,
     prepared: Prepared,
+    changes: Changes,
 }
 
 /// Checks a listener's backend. Blocks, for at most a few seconds. Called within a tokio runtime,
@@ -156,6 +157,10 @@ pub fn guard(
                 prepared
             }
         };
+        let changes = match sibling {
+            Some(sibling) => sibling.changes.clone(),
+            None => Changes::default(),
+        };
         let of_backend = Sessions::new(backend, watermarks.clone());
         let evictor = Evictor::new(of_backend.clone(), left.clone(), earlier);
         tasks.spawn(evictor.clone().run(ready.control.clone()));
@@ -164,6 +169,7 @@ pub fn guard(
             sessions: of_backend,
             evictor,
             prepared,
+            changes,
         });
     }
     (guarded, sessions)
@@ -180,6 +186,7 @@ pub fn open(
         sessions,
         evictor,
         prepared,
+        changes,
     } = guarded;
     let Ready {
         config,
@@ -200,6 +207,7 @@ pub fn open(
             control.clone(),
             config.rules.reading_functions(),
             config.catalog_age_max,
+            changes,
         ),
         classifier: Classifier::new(),
         config,

@@ -68,10 +68,11 @@ use super::ticket::scope::{Scope, Settings};
 
 /// Most spans that are forwarded and not ended. The shell reads no more of the client until one
 /// ends.
-pub const SPANS_MAX: usize = 4096;
+pub const SPANS_MAX: usize = 1024;
 
-/// Most answers that one span awaits.
-pub const STEPS_MAX: usize = 100_000;
+/// Most answers that are awaited, likewise. A server keeps fewer to itself before it sends them
+/// (`PQ_SEND_BUFFER_SIZE`, 8 KiB of messages of 5 bytes or more).
+pub const STEPS_MAX: usize = 16 * 1024;
 
 /// What the server gets in the place of a refused message. Not SQL, in any version.
 pub const REFUSED_TEXT: &[u8] = b"ringfence: refused";
@@ -228,6 +229,8 @@ pub struct Session {
     certain: State,
     /// What it will be once the server has done what was forwarded.
     ahead: State,
+    /// Something has come otherwise: see [`Session::catch_up`].
+    surprised: bool,
     spans: VecDeque<Span>,
     next_span: SpanId,
     status: TransactionStatus,
@@ -265,6 +268,7 @@ impl Session {
         Session {
             certain: state.clone(),
             ahead: state,
+            surprised: false,
             spans: VecDeque::new(),
             next_span: 1,
             status: TransactionStatus::Idle,
@@ -400,11 +404,8 @@ impl Session {
 
     /// Whether another message of the client can be taken now.
     pub fn has_room(&self) -> bool {
-        self.spans.len() < SPANS_MAX
-            && self
-                .spans
-                .back()
-                .is_none_or(|span| span.steps.len() < STEPS_MAX)
+        let steps = self.spans.iter().map(|span| span.steps.len());
+        self.spans.len() < SPANS_MAX && steps.sum::<usize>() < STEPS_MAX
     }
 
     /// The settings that count for what the client sends next.

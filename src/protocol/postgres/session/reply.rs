@@ -51,7 +51,7 @@ impl Reply {
 }
 
 impl Session {
-    /// A message of the server.
+    /// A message of the server. Behind it, or several, [`Session::catch_up`].
     pub fn reply(&mut self, message: &BackendMessage<'_>) -> Result<Reply, Unexpected> {
         let origin = self.spans.front().map(|span| span.origin);
         let hidden = matches!(origin, Some(Origin::Proxy | Origin::ProxyForClient));
@@ -159,7 +159,7 @@ impl Session {
             Step::RollBack => {
                 self.certain.end(false, false);
                 self.end_portals();
-                self.predict();
+                self.surprised = true;
                 return Ok(false);
             }
             Step::Unread => {
@@ -195,7 +195,7 @@ impl Session {
                 Class::Transaction(TransactionControl::Commit { chain: true })
             );
             self.certain.end(false, chain);
-            self.predict();
+            self.surprised = true;
         } else {
             if let Some(opened) = &statement.opens {
                 // It has succeeded: there was none of this name.
@@ -258,7 +258,7 @@ impl Session {
         if in_pipeline {
             self.skip_to_sync();
         }
-        self.predict();
+        self.surprised = true;
         Ok(told)
     }
 
@@ -327,7 +327,7 @@ impl Session {
         }
         self.path_touched = self.path_touched.filter(|touched| *touched > span.id + 1);
         if !expected {
-            self.predict();
+            self.surprised = true;
         }
         let ended = (status == TransactionStatus::Idle).then_some(span.id);
         if ended.is_some() {
@@ -395,10 +395,22 @@ impl Session {
         Ok(())
     }
 
+    /// Looks ahead anew where answers were others than expected, before the next message of the
+    /// client: once for all answers that have come, since all that is awaited is looked at. How many
+    /// steps that are.
+    pub fn catch_up(&mut self) -> usize {
+        match std::mem::take(&mut self.surprised) {
+            true => self.predict(),
+            false => 0,
+        }
+    }
+
     /// What the state will be: what is certain, and what is still awaited.
-    fn predict(&mut self) {
+    fn predict(&mut self) -> usize {
         let mut state = self.certain.clone();
+        let mut looked_at = 0;
         for span in &self.spans {
+            looked_at += span.steps.len();
             for step in &span.steps {
                 match step {
                     Step::Statement(Some(act)) => {
@@ -421,6 +433,7 @@ impl Session {
             }
         }
         self.ahead = state;
+        looked_at
     }
 }
 

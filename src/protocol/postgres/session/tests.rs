@@ -75,7 +75,9 @@ impl Driven {
     }
 
     fn try_reply(&mut self, message: BackendMessage<'_>) -> Result<Deliver, Unexpected> {
-        self.0.reply(&message).map(|reply| reply.deliver)
+        let reply = self.0.reply(&message);
+        self.0.catch_up();
+        reply.map(|reply| reply.deliver)
     }
 
     fn reply(&mut self, message: BackendMessage<'_>) -> Deliver {
@@ -106,6 +108,7 @@ impl Driven {
             .0
             .reply(&BackendMessage::ReadyForQuery(status))
             .unwrap();
+        self.0.catch_up();
         assert_eq!(reply.deliver, Deliver::Pass);
         reply.ended
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::resolved::shifts;
 use super::unseen::Unseen;
-use crate::protocol::postgres::classify::{Class, RelationName, Statement, TransactionControl};
+use crate::protocol::postgres::classify::{
+    Class, Effect, RelationName, Statement, TransactionControl,
+};
 use crate::protocol::postgres::resolve::redefines;
 use crate::protocol::postgres::session::{Run, SpanId, commits};
 use crate::proxy::postgres::catalog::{Database, Unsettled};
@@ -114,6 +116,8 @@ pub(super) struct Effects {
     commits: Option<SpanId>,
     /// It may have been committed long before that is told, at the end of this span.
     late: Option<SpanId>,
+    /// Something that commits by itself may change the catalog until this span has ended.
+    alone: Option<SpanId>,
     /// What names do may be changed by something that is on its way, until this span has ended.
     unsettled: Option<(SpanId, Unsettled)>,
     /// There may be tables of other servers when this span has ended.
@@ -146,6 +150,12 @@ enum Outcome {
     Failed,
     /// The server has found nothing of this name.
     NotFound,
+}
+
+/// Whether a statement makes writes by names that are there reach what they did not reach before.
+fn reaches_further(statement: &Statement) -> bool {
+    let mut targets = statement.uses.targets.iter();
+    targets.any(|target| matches!(target.effect, Effect::Move | Effect::Key))
 }
 
 /// SQLSTATE `undefined_object`.
@@ -207,27 +217,43 @@ impl Effects {
     }
 
     /// What a message runs may commit what changes names: when, nobody is told before the span has
-    /// ended, and the client may leave that unread. `in_block`: a block that it began is open
-    /// behind the message.
+    /// ended, and the client may leave that unread. `place`: its span, and the first that has not
+    /// ended. `in_block`: a block that it began is open behind the message.
     pub(super) fn note_unsettled(
         &mut self,
-        runs: &[Run],
-        span: SpanId,
+        (runs, ending): (&[Run], &Ending),
+        place: (SpanId, Option<SpanId>),
         in_block: bool,
         database: &Arc<Database>,
     ) {
+        let (span, awaited) = place;
         let commits_block = runs.iter().any(|run| commits(&run.statement));
         // How long what runs on behind a COMMIT of its own takes is not known either: there the
         // catalog is outdated at its beginning and at its end.
         let alone = |run: &Run| {
             let statement = &run.statement;
-            (shifts(statement) || redefines(statement)) && !statement.may_commit_inside()
+            let changes = shifts(statement) || redefines(statement) || reaches_further(statement);
+            changes && !statement.may_commit_inside()
         };
+        if (ending.defines || ending.redefines) && !in_block {
+            self.alone = Some(span);
+            if awaited.is_some_and(|awaited| awaited < span) {
+                // What it answers comes behind what others answer.
+                self.unheard(database);
+            }
+        }
         let pending = self.defined.is_some();
         let by_itself = !in_block && runs.iter().any(alone);
         if by_itself || pending && commits_block {
             let unsettled = self.unsettled.take().map(|(_, unsettled)| unsettled);
             self.unsettled = Some((span, unsettled.unwrap_or_else(|| database.unsettle())));
+        }
+    }
+
+    /// The server is not listened to for now, or tells much: that it has committed is heard late.
+    pub(super) fn unheard(&mut self, database: &Arc<Database>) {
+        if let (Some(span), None) = (self.alone, &self.unsettled) {
+            self.unsettled = Some((span, database.unsettle()));
         }
     }
 
@@ -316,6 +342,7 @@ impl Effects {
     /// No transaction is open after this span.
     pub(super) fn ended(&mut self, span: SpanId, database: &Arc<Database>, prepared: &Prepared) {
         self.unsettled.take_if(|(until, _)| *until <= span);
+        self.alone.take_if(|alone| *alone <= span);
         // A later one has taken its place where there were several.
         let defines_nothing = self.defined.is_none();
         if self.defined.is_some_and(|defined| defined <= span) {
@@ -350,6 +377,8 @@ impl Effects {
 
     /// The session was lost: what was on its way may have been done, or will be by its process.
     pub(super) fn lose(&mut self, database: &Arc<Database>, pid: Option<i32>) {
+        self.unheard(database);
+        self.alone = None;
         if let (Some((_, unsettled)), Some(pid)) = (self.unsettled.take(), pid) {
             unsettled.until_gone(pid);
         }

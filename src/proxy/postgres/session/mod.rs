@@ -65,6 +65,11 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const UNREAD_BYTES_MAX: usize = 2 * WAITING_BYTES_MAX;
 /// Most messages of a client's that are dealt with before other sessions have their turn.
 const TURN_MESSAGES_MAX: usize = 512;
+/// Where a read of the server brings so much, more of it may be waiting: that it has committed is
+/// heard late. As much as TLS brings at once.
+const LAGGING_BYTES: usize = 16 << 10;
+/// How many awaited answers are looked at in the time that a message takes.
+const STEPS_PER_MESSAGE: usize = 64;
 /// Most times that both sides are read before that: each read has at most 64 KiB.
 const TURN_ROUNDS_MAX: usize = 4;
 
@@ -159,6 +164,11 @@ impl Turn {
         let some = self.messages > 0;
         self.messages = self.messages.saturating_sub(1);
         some
+    }
+
+    /// So many awaited answers were looked at.
+    fn spend(&mut self, steps: usize) {
+        self.messages = self.messages.saturating_sub(steps / STEPS_PER_MESSAGE);
     }
 
     /// Ends a round.
@@ -279,7 +289,7 @@ impl Session {
         let mut silent = Silent::default();
         let mut turn = Turn::default();
         loop {
-            let mut moved = self.poll_receive_backend(&mut silent, cx);
+            let mut moved = self.poll_receive_backend(&mut silent, &mut turn, cx);
             moved |= self.poll_receive_client(&mut silent, cx);
             moved |= self.poll_admission(cx);
             // Before the next message: a transaction of an older token ends first.
@@ -355,8 +365,16 @@ impl Session {
         }
     }
 
-    fn poll_receive_backend(&mut self, silent: &mut Silent, cx: &mut Context<'_>) -> bool {
+    fn poll_receive_backend(
+        &mut self,
+        silent: &mut Silent,
+        turn: &mut Turn,
+        cx: &mut Context<'_>,
+    ) -> bool {
         let full = self.client.is_full() && self.hears;
+        if full {
+            self.effects.unheard(&self.database);
+        }
         if full || silent.backend || !self.phase.has_backend() {
             return false;
         }
@@ -366,7 +384,10 @@ impl Session {
                 false
             }
             Received::Some => {
-                self.take_replies();
+                if self.backend.received.len() >= LAGGING_BYTES {
+                    self.effects.unheard(&self.database);
+                }
+                self.take_replies(turn);
                 true
             }
             Received::Ended => {

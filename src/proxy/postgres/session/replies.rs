@@ -4,8 +4,8 @@
 //! Invariant: bytes that are no message, and an answer that nothing asked for, end the backend
 //! connection: its count is out of step.
 
-use super::Session;
 use super::requests::CANCELLED;
+use super::{Session, Turn};
 use crate::protocol::postgres::frame::{BackendMessage, FrameError, Next};
 use crate::protocol::postgres::refusal::{Severity, refusal_error};
 use crate::protocol::postgres::session::{Deliver, Unexpected};
@@ -36,11 +36,12 @@ enum OutOfStep {
 
 impl Session {
     /// Deals with all that has come from the backend.
-    pub(super) fn take_replies(&mut self) {
+    pub(super) fn take_replies(&mut self, turn: &mut Turn) {
         // Out of the way of everything that is called with its bytes.
         let bytes = std::mem::take(&mut self.backend.received);
         let mut read = Read::default();
         let outcome = self.take_replies_from(&bytes, &mut read);
+        turn.spend(self.core.catch_up());
         // What came before something that is out of step is the client's all the same.
         self.deliver(&bytes[read.run..read.at]);
         match outcome {

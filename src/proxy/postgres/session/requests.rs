@@ -357,8 +357,9 @@ impl Session {
         self.effects
             .note_commits(&considered.runs, span, &self.database);
         let in_block = self.core.will_be_in_block();
+        let place = (span, self.core.awaited_span());
         self.effects
-            .note_unsettled(&considered.runs, span, in_block, &self.database);
+            .note_unsettled((&considered.runs, &ending), place, in_block, &self.database);
         if ending.distrusts {
             self.core.distrust();
         }

@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-use super::{RETRY_AFTER, Session, Silent, requests::Streamed};
+use super::{RETRY_AFTER, Session, Silent, Turn, requests::Streamed};
 use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::{Class, TransactionControl};
 use crate::protocol::postgres::frame::{copy_fail, flush};
@@ -253,7 +253,8 @@ impl Session {
     /// The server lists the session no more: what it has answered before is here.
     fn proven_gone(&mut self, cx: &mut Context<'_>) {
         self.flights.prove_gone();
-        while self.poll_receive_backend(&mut Silent::default(), cx) {}
+        let (mut silent, mut turn) = (Silent::default(), Turn::default());
+        while self.poll_receive_backend(&mut silent, &mut turn, cx) {}
         self.backend_ended();
     }
 

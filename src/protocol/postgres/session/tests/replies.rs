@@ -1,6 +1,7 @@
 //! Whose reply is whose.
 
 use super::{BackendMessage, ClosedKind, Deliver, Driven, I, Message, T, error_response};
+use crate::protocol::postgres::session::STEPS_MAX;
 
 /// pgbouncer issue 223: a ReadyForQuery that nothing asked for; pgcat PR 137.
 #[test]
@@ -110,4 +111,43 @@ fn a_query_that_fails_behind_a_pipeline_is_answered() {
     it.ran("SELECT 1");
     it.ready(I);
     assert!(it.0.is_quiet());
+}
+
+/// A span of so many answers, of which the first is an error.
+fn failing(it: &mut Driven, answers: usize) {
+    it.send(Message::Describe(ClosedKind::Statement, b"nope"));
+    for _ in 1..answers {
+        it.send(Message::Close(ClosedKind::Portal, b""));
+    }
+    it.sync();
+}
+
+#[test]
+fn failures_that_are_told_together_are_looked_ahead_from_once() {
+    let mut it = Driven::new();
+    for _ in 0..300 {
+        failing(&mut it, 40);
+    }
+    let error = error_response(&[(b'C', "26000")]);
+    for _ in 0..200 {
+        let error = BackendMessage::read(b'E', &error[5..]).unwrap();
+        it.0.reply(&error).unwrap();
+        it.0.reply(&BackendMessage::ReadyForQuery(I)).unwrap();
+    }
+    assert_eq!(it.0.catch_up(), 100 * 40);
+    assert_eq!(it.0.catch_up(), 0);
+}
+
+#[test]
+fn so_many_answers_are_awaited_and_no_more() {
+    let mut it = Driven::new();
+    let mut spans = 0;
+    while it.0.has_room() {
+        failing(&mut it, 1000);
+        spans += 1;
+    }
+    assert_eq!(spans, STEPS_MAX.div_ceil(1000));
+    it.error();
+    it.ready(I);
+    assert!(it.0.has_room());
 }

@@ -1,0 +1,46 @@
+//! What makes catalogs outdated: counted once for all listeners before a server, since what a
+//! session defines through one of them counts for the sessions of every other.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::foreign::Foreign;
+
+/// Most databases whose changes are kept though nobody has them at hand.
+const DATABASES_MAX: usize = 1024;
+
+/// The changes in the databases of one server. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Changes {
+    databases: Arc<Mutex<HashMap<Box<str>, Arc<OfDatabase>>>>,
+}
+
+/// The changes in one database.
+#[derive(Default)]
+pub(super) struct OfDatabase {
+    /// Counts what makes its catalogs outdated. SeqCst with the loads of it: a load that begins
+    /// after a count sees the change that was counted, since the change was made before.
+    pub(super) count: AtomicU64,
+    /// Commits on their way that may change what names do: nobody knows when they are through.
+    /// SeqCst, as `count`.
+    pub(super) unsettled: AtomicUsize,
+    /// Whether it has tables of other servers, also while its catalogs are outdated.
+    pub(super) foreign: Foreign,
+}
+
+impl Changes {
+    /// Those in the database of this name.
+    pub(super) fn of(&self, name: &str) -> Arc<OfDatabase> {
+        let databases = self.databases.lock();
+        let mut databases = databases.unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = databases.get(name) {
+            return Arc::clone(known);
+        }
+        if databases.len() >= DATABASES_MAX {
+            // Whoever has a catalog has these at hand.
+            databases.retain(|_, changes| Arc::strong_count(changes) > 1);
+        }
+        Arc::clone(databases.entry(name.into()).or_default())
+    }
+}

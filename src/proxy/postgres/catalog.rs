@@ -8,9 +8,9 @@
 //! whatever a statement may be, it is loaded aside ([`Database::load_aside`]).
 //!
 //! Invariant: no statement is resolved against a catalog that is older than the listener's
-//! `catalog_age_max`, or whose loading began before a change that this listener's sessions are
-//! known to have made, through whichever listener of this proxy. While a commit of such a change is on its way ([`Database::unsettle`]), its
-//! loading began after the statement came.
+//! `catalog_age_max`, or whose loading began before a change that sessions of this proxy are known
+//! to have made, through whichever listener. While a commit of such a change is on its way
+//! ([`Database::unsettle`]), its loading began after the statement came.
 
 mod acting;
 mod changes;

@@ -396,8 +396,8 @@ impl Session {
     }
 
     /// Looks ahead anew where answers were others than expected, before the next message of the
-    /// client: once for all answers that have come, since all that is awaited is looked at. How many
-    /// steps that are.
+    /// client: once for all answers that have come, since all that is awaited is looked at. How
+    /// many steps that are.
     pub fn catch_up(&mut self) -> usize {
         match std::mem::take(&mut self.surprised) {
             true => self.predict(),

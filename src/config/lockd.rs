@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::reader::{Report, Table, parse};
-use super::values::check_url;
+use super::values::{check_path, check_url};
 use super::{ConfigErrors, load};
 use crate::lock_name::LockPattern;
 
@@ -121,12 +121,12 @@ fn read_lockd(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Lockd
         let message = format!("`listen` and `admin` are both {}", config.listen);
         report.error(root.at(), message);
     }
-    if let Some(found) = root.text(report, "data_dir", "a folder") {
-        config.data_dir = found.value.into();
+    if let Some(found) = root.parsed(report, "data_dir", "a folder", check_path) {
+        config.data_dir = found.value;
     }
     config.keys_dir = root
-        .text(report, "keys_dir", "a folder")
-        .map(|found| found.value.into());
+        .parsed(report, "keys_dir", "a folder", check_path)
+        .map(|found| found.value);
     let ttl_min = root.duration(report, "session_ttl_min", TTLS);
     let ttl_max = root.duration(report, "session_ttl_max", TTLS);
     if let Some(found) = &ttl_min {
@@ -169,6 +169,8 @@ fn read_store(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Store
             );
             None
         }
+        // A store that is wrong has its error already.
+        (None, Some(_)) if root.has("store") => None,
         (_, Some(at)) => {
             report.error(at, "[etcd] is given, and store is not \"etcd\"");
             None

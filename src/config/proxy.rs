@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use super::reader::{Found, Report, Table, parse};
-use super::values::{check_instance, check_url};
+use super::values::{check_instance, check_path, check_url};
 use super::{ConfigError, ConfigErrors, load};
 use crate::ticket::{KeyRing, VerifyingKey};
 
@@ -135,7 +135,7 @@ impl ProxyConfig {
 fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<ProxyConfig> {
     let instance = root.parsed(report, "instance", "a name", check_instance);
     let instance = root.require(report, "instance", instance);
-    let data_dir = root.text(report, "data_dir", "a folder");
+    let data_dir = root.parsed(report, "data_dir", "a folder", check_path);
     let data_dir = root.require(report, "data_dir", data_dir);
     let tickets = read_tickets(report, root);
     let watermarks = read_watermarks(report, root);
@@ -153,7 +153,7 @@ fn read_proxy(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Proxy
     }
     let config = ProxyConfig {
         instance: instance?.value,
-        data_dir: data_dir?.value.into(),
+        data_dir: data_dir?.value,
         tickets: tickets?,
         watermarks: watermarks?,
         admin: AdminConfig {
@@ -247,7 +247,7 @@ fn read_tickets(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Tic
         return Some(TicketSource::Unsigned);
     };
     let lockd = table.parsed(report, "lockd", "a URL", check_url);
-    let keys = table.text(report, "keys", "a file of public keys");
+    let keys = table.parsed(report, "keys", "a file of public keys", check_path);
     let source = match (lockd, keys) {
         (Some(_), Some(keys)) => {
             report.error(
@@ -257,7 +257,9 @@ fn read_tickets(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Tic
             None
         }
         (Some(lockd), None) => Some(TicketSource::Lockd(lockd.value)),
-        (None, Some(keys)) => Some(TicketSource::Keys(keys.value.into())),
+        (None, Some(keys)) => Some(TicketSource::Keys(keys.value)),
+        // One that is wrong has its error already.
+        (None, None) if table.has("lockd") || table.has("keys") => None,
         (None, None) => Some(TicketSource::Unsigned),
     };
     table.finish(report);

@@ -120,6 +120,36 @@ fn a_signed_listener_needs_something_that_verifies() {
 }
 
 #[test]
+fn a_ticket_source_that_is_wrong_is_not_told_as_missing() {
+    for (line, part) in [
+        (
+            "lockd = \"ftp://x\"",
+            "`tickets.lockd` is \"ftp://x\": expected http://",
+        ),
+        ("keys = 5", "`tickets.keys` is 5"),
+        ("keys = \"\"", "`tickets.keys` is \"\""),
+    ] {
+        let told = errors("lockd = \"http://127.0.0.1:7420/\"", line);
+        assert!(
+            told.starts_with("line 5: ") && told.contains(part),
+            "{told}"
+        );
+        assert_eq!(told.lines().count(), 1, "{told}");
+    }
+}
+
+#[test]
+fn a_folder_without_a_name_is_refused() {
+    let told = errors("data_dir = \"/var/lib/ringfence\"", "data_dir = \"\"");
+    assert!(told.contains("line 3: `data_dir` is \"\""), "{told}");
+    for key in ["data_dir", "keys_dir"] {
+        let told = LockdConfig::parse(&format!("{key} = \"\"")).unwrap_err();
+        let told = told.to_string();
+        assert!(told.contains(&format!("line 1: `{key}` is \"\"")), "{told}");
+    }
+}
+
+#[test]
 fn names_and_addresses_are_one_listeners_own() {
     let second = |name: &str, listen: &str| {
         let text = format!(
@@ -281,6 +311,10 @@ fn a_lockd_that_contradicts_itself_is_refused() {
             "are both 127.0.0.1:1",
         ),
         (
+            "store = \"etdc\"\n[etcd]\nendpoints = [\"http://a:1\"]",
+            "line 1: `store` is \"etdc\"",
+        ),
+        (
             "[[seal]]\npattern = \"a/x*\"\nmode = \"required\"",
             "line 2: `seal.pattern` is \"a/x*\"",
         ),
@@ -298,6 +332,7 @@ fn a_lockd_that_contradicts_itself_is_refused() {
             "{part:?} is not in {}",
             told(text)
         );
+        assert_eq!(told(text).lines().count(), 1, "{}", told(text));
     }
 }
 

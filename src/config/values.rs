@@ -1,6 +1,7 @@
 //! Values that several tables have: names, addresses, URLs.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// Longest name of an instance or a listener, in bytes.
 const NAME_BYTES_MAX: usize = 64;
@@ -17,6 +18,14 @@ pub(super) fn check_instance(text: &str) -> Result<String, String> {
     Err(format!(
         "a name has 1 to {NAME_BYTES_MAX} letters, digits, `-`, `_` and `.`, and begins with no `.`"
     ))
+}
+
+/// A file or folder. One without a name would be the working directory, which nobody means.
+pub(super) fn check_path(text: &str) -> Result<PathBuf, String> {
+    match text.is_empty() {
+        true => Err("a path is expected, `.` for the working directory".to_owned()),
+        false => Ok(text.into()),
+    }
 }
 
 /// An address to listen on: `127.0.0.1:7431`, `[::1]:7431`. Port 0: any free one.

@@ -91,9 +91,10 @@ impl SigningKeys {
         }
     }
 
-    /// Whether a folder has keys: something may have been signed with them.
+    /// Whether a folder has keys: something may have been signed with them. So it has where that
+    /// cannot be told.
     pub fn exist(path: &Path) -> bool {
-        path.join(CURRENT).exists()
+        path.join(CURRENT).try_exists().unwrap_or(true)
     }
 
     /// Reads the folder; makes it, and a first key in it, where there is none.
@@ -161,8 +162,11 @@ impl SigningKeys {
     }
 }
 
-/// Makes a new current key; the one before goes on verifying. Returns the keys after it.
+/// Makes a new current key; the one before goes on verifying. Returns the keys after it. Where
+/// there is none, it is an error and leaves nothing behind.
 pub fn rotate(path: &Path) -> Result<KeySet, KeysError> {
+    let current = path.join(CURRENT);
+    std::fs::metadata(&current).map_err(|source| io(&current, source))?;
     let _guard = lock_folder(path)?;
     let before = load(path)?;
     let lines: Vec<String> = before
@@ -308,6 +312,24 @@ mod tests {
         let last = sets.last().unwrap();
         assert_eq!(last.previous.len(), PREVIOUS_KEYS_MAX);
         assert_eq!(last.previous[0].id(), sets[4].signing.verifying().id());
+    }
+
+    #[test]
+    fn a_rotation_without_keys_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = rotate(&folder.path().join("made/keys")).err().unwrap();
+        assert!(error.to_string().contains(CURRENT), "{error}");
+        rotate(folder.path()).err().unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn keys_that_cannot_be_looked_for_may_be_there() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!SigningKeys::exist(&folder.path().join("none")));
+        let circle = folder.path().join("circle");
+        std::os::unix::fs::symlink(&circle, &circle).unwrap();
+        assert!(SigningKeys::exist(&circle));
     }
 
     #[test]

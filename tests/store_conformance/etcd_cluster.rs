@@ -8,7 +8,7 @@ use ringfence::store::etcd::{EtcdConfig, EtcdStore};
 use ringfence::store::{Store, StoreError};
 use ringfence::token::Token;
 
-use crate::fixture::{Mirror, WAIT_MAX, queue, remove, session, stand};
+use crate::fixture::{Mirror, WAIT_MAX, queue, remove, request, session, stand};
 use crate::support::etcd::{Etcd, Version};
 
 async fn open(endpoints: Vec<String>) -> Arc<dyn Store> {
@@ -183,4 +183,52 @@ async fn restored(version: Version) {
     mirror
         .until(|mirror| mirror.of("a") == [raised.clone()])
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mark_tells_a_restored_etcd_whose_revisions_are_past_what_was_seen() {
+    let mut etcd = Etcd::start(Version::V3_4, 1);
+    let config = EtcdConfig {
+        endpoints: etcd.endpoints(),
+        prefix: "locks/".to_owned(),
+    };
+    let marking = Arc::new(EtcdStore::open(&config).await.unwrap());
+    let store: Arc<dyn Store> = marking.clone();
+    assert!(!marking.is_marked().await.unwrap() && !marking.mark_is_due());
+    let one = session(&store).await;
+    stand(&store, "a", one, 1).await;
+    assert!(marking.mark_is_due());
+    let saved = marking.mark().await.unwrap();
+    assert!(marking.is_marked().await.unwrap() && !marking.mark_is_due());
+    etcd.save();
+    let (lost, _) = stand(&store, "b", one, 1).await;
+    let later = marking.mark().await.unwrap();
+    etcd.restore();
+    for _ in 0..lost.token.get() + 20 {
+        etcd.ctl(&["put", "other", "x"]);
+    }
+
+    // No watch has looked, and the revision is past all that was seen.
+    let refused = loop {
+        match store.enqueue(request("b", one, 2)).await {
+            Err(StoreError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(50)).await,
+            other => break other,
+        }
+    };
+    let corrupt = |refused: Option<StoreError>| {
+        let Some(StoreError::Corrupt(why)) = &refused else {
+            panic!("{refused:?}")
+        };
+        assert!(why.contains("backup"), "{why}");
+    };
+    corrupt(refused.err());
+    corrupt(marking.mark().await.err());
+    corrupt(EtcdStore::open_after(&config, Some(later)).await.err());
+    assert!(EtcdStore::open_after(&config, Some(saved)).await.is_ok());
+    // A generation that was raised after the backup was made is missed without a mark, too.
+    let text = saved.to_string();
+    let words: Vec<&str> = text.split(' ').collect();
+    let raised = format!("{} {} {}", words[0], words[1], (1_u64 << 48) + 1);
+    let raised = EtcdStore::open_after(&config, Some(raised.parse().unwrap())).await;
+    corrupt(raised.err());
 }

@@ -7,7 +7,8 @@
 //! that a bad transaction fails alone.
 //!
 //! Each batch also compares the record of the token generation with what this store knows of it, so
-//! that the tokens read from the answer are exactly those of that moment.
+//! that the tokens read from the answer are exactly those of that moment; and this lock service's
+//! mark with what it was, so that no etcd which was restored from a backup gives out tokens.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,6 +24,7 @@ use super::generation::Generations;
 use super::hints::At;
 use super::lanes::Lanes;
 use super::layout::Layout;
+use super::mark;
 use super::message::{get, get_range, into_nested, range, take_range, txn};
 use super::records::{Records, Stamp, stamp_range};
 use crate::etcd_proto::etcdserverpb::{RangeRequest, ResponseOp, TxnRequest, TxnResponse};
@@ -271,15 +273,26 @@ impl Shared {
                 one.pinned.is_none_or(|pinned| pinned == revision) && (flat_fits || !one.flat)
             };
             let key = self.layout.generation();
+            let mark = self.endpoints.mark();
             let mut request = join(batch.iter().filter(|one| goes(one)), &generations, &key);
             request.success.push(get_range(stamp_range(&self.layout)));
             request.failure.push(get(key));
+            if let Some(mark) = mark {
+                request.compare.push(mark::stands(&self.layout, mark));
+                request.failure.push(get(self.layout.mark(mark.id)));
+            }
             let mut answer = self.endpoints.txn(request).await.map_err(Failure::Status)?;
             let at = At {
                 timeline: self.endpoints.timeline(),
                 revision: answer.header.as_ref().map_or(0, |header| header.revision),
             };
             if !answer.succeeded {
+                if let Some(mark) = mark {
+                    let read = take_range(&mut answer, 1).map_err(Failure::Store)?;
+                    let found = read.kvs.first().map_or(0, |kv| kv.mod_revision);
+                    let checked = self.endpoints.check_mark(mark, found);
+                    checked.map_err(Failure::Status)?;
+                }
                 let read = take_range(&mut answer, 0).map_err(Failure::Store)?;
                 let read = Generations::read(read.kvs.first()).map_err(Failure::Store)?;
                 if read == *generations {

@@ -15,7 +15,7 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-use super::history::{History, Seen};
+use super::history::{History, Mark, Seen};
 use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::store::{NO_SPACE, StoreError};
@@ -118,9 +118,24 @@ impl Endpoints {
         })
     }
 
-    /// What was seen of the cluster.
-    pub fn seen(&self) -> Option<Seen> {
+    /// The cluster and the highest revision that was seen of it.
+    pub fn seen(&self) -> Option<(u64, i64)> {
         self.history.seen()
+    }
+
+    /// The mark as it was last written.
+    pub fn mark(&self) -> Option<Mark> {
+        self.history.mark()
+    }
+
+    /// The mark was written.
+    pub fn set_mark(&self, mark: Mark) {
+        self.history.set_mark(mark);
+    }
+
+    /// See [`History::check_mark`].
+    pub fn check_mark(&self, written: Mark, found: i64) -> Result<(), Status> {
+        self.history.check_mark(written, found)
     }
 
     /// An event of this revision has come.

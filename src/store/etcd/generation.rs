@@ -26,6 +26,12 @@ const GENERATION_MAX: u64 = (1 << (63 - REVISION_BITS)) - 1;
 /// get a wrong token.
 const EARLIER_MAX: usize = 256;
 
+/// The highest token of this token's generation.
+pub fn highest_of(token: Token) -> Token {
+    let highest = token.get() | ((1 << REVISION_BITS) - 1);
+    Token::new(highest).unwrap_or(Token::MAX)
+}
+
 /// The record as it is stored; it is in force since its own mod revision.
 #[derive(Serialize, Deserialize, Debug)]
 struct Stored {

@@ -7,53 +7,97 @@
 //! - once etcd has gone back it stays so: it would reach the revisions of the tokens that are out,
 //!   and other lock services may have seen later ones.
 //!
+//! Where others have written past what was seen, the mark tells (`mark`).
+//!
 //! A lock service that starts knows what one before it has left ([`Seen`]), or nothing.
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tonic::Status;
 
+use super::generation;
 use crate::etcd_proto::etcdserverpb::ResponseHeader;
+use crate::token::Token;
 
 /// The history of one cluster.
 #[derive(Debug, Default)]
 pub struct History {
     cluster_id: OnceLock<u64>,
     latest: AtomicI64,
+    mark: Mutex<Option<Mark>>,
     /// Why it is over.
     broken: OnceLock<String>,
 }
 
-/// What was seen of a cluster: kept by who starts again over it. As text: `<cluster> <revision>`,
-/// in hex and decimal.
+/// The key that one lock service writes, and the revision at which it last has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    pub(super) id: u64,
+    pub(super) revision: i64,
+}
+
+/// What was seen of a cluster: kept by who starts again over it. As text: `<cluster> <revision>
+/// <token>`, and with a mark `<mark> <its revision>`; the cluster and the mark in hex.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
-    cluster_id: u64,
-    revision: i64,
+    pub(super) cluster_id: u64,
+    pub(super) revision: i64,
+    /// At or above every token that was seen.
+    pub(super) token: Token,
+    pub(super) mark: Option<Mark>,
+}
+
+impl Seen {
+    /// Above this no token can have been given out by this etcd, unless its generation was raised
+    /// since: those of other lock services, and those that were not seen any more, are below it.
+    pub fn highest(&self) -> Token {
+        generation::highest_of(self.token)
+    }
 }
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x} {}", self.cluster_id, self.revision)
+        write!(f, "{:x} {} {}", self.cluster_id, self.revision, self.token)?;
+        match self.mark {
+            Some(Mark { id, revision }) => write!(f, " {id:x} {revision}"),
+            None => Ok(()),
+        }
     }
 }
 
 /// A text that is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("not a cluster's id in hex and a revision")]
+#[error("not a cluster's id in hex, a revision, a token, and a mark with its revision")]
 pub struct NotSeen;
 
 impl FromStr for Seen {
     type Err = NotSeen;
 
     fn from_str(text: &str) -> Result<Seen, NotSeen> {
-        let (cluster, revision) = text.trim().split_once(' ').ok_or(NotSeen)?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let number = |word: &str| word.parse::<i64>().map_err(|_| NotSeen);
+        let id = |word: &str| u64::from_str_radix(word, 16).map_err(|_| NotSeen);
+        // Two words are what the first versions wrote; their tokens were revisions, or are unknown.
+        let (cluster, revision, token, mark) = match words[..] {
+            [cluster, revision] => (cluster, revision, revision, None),
+            [cluster, revision, token] => (cluster, revision, token, None),
+            [cluster, revision, token, mark, at] => {
+                let mark = Mark {
+                    id: id(mark)?,
+                    revision: number(at)?,
+                };
+                (cluster, revision, token, Some(mark))
+            }
+            _ => return Err(NotSeen),
+        };
         Ok(Seen {
-            cluster_id: u64::from_str_radix(cluster, 16).map_err(|_| NotSeen)?,
-            revision: revision.parse().map_err(|_| NotSeen)?,
+            cluster_id: id(cluster)?,
+            revision: number(revision)?,
+            token: token.parse().map_err(|_| NotSeen)?,
+            mark,
         })
     }
 }
@@ -69,16 +113,52 @@ impl History {
         if let Some(seen) = seen {
             let _ = history.cluster_id.set(seen.cluster_id);
             history.latest.store(seen.revision, Ordering::Release);
+            *history.lock_mark() = seen.mark;
         }
         history
     }
 
-    /// What was seen; `None`: nothing yet.
-    pub fn seen(&self) -> Option<Seen> {
-        Some(Seen {
-            cluster_id: *self.cluster_id.get()?,
-            revision: self.latest.load(Ordering::Acquire),
-        })
+    /// The cluster and the highest revision that was seen; `None`: nothing yet.
+    pub fn seen(&self) -> Option<(u64, i64)> {
+        let cluster_id = *self.cluster_id.get()?;
+        Some((cluster_id, self.latest.load(Ordering::Acquire)))
+    }
+
+    fn lock_mark(&self) -> std::sync::MutexGuard<'_, Option<Mark>> {
+        self.mark.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mark as it was last written; `None`: it never was.
+    pub fn mark(&self) -> Option<Mark> {
+        *self.lock_mark()
+    }
+
+    /// It was written.
+    pub fn set_mark(&self, mark: Mark) {
+        *self.lock_mark() = Some(mark);
+    }
+
+    /// Judges the revision at which the mark was found, 0 where it was not, against the one at
+    /// which it had been written before that.
+    pub fn check_mark(&self, written: Mark, found: i64) -> Result<(), Status> {
+        if found >= written.revision {
+            return Ok(());
+        }
+        Err(self.end(format!(
+            "it has forgotten what was written at revision {}: it was restored from a backup, or \
+             its keys were removed, and tokens would fall; this lock service serves no more until \
+             it is started again with --init",
+            written.revision
+        )))
+    }
+
+    /// It is over, for this reason or an earlier one.
+    fn end(&self, why: String) -> Status {
+        let why = self.broken.get_or_init(|| {
+            tracing::error!(%why, "etcd: store lost");
+            why
+        });
+        Status::data_loss(why.clone())
     }
 
     /// An event of this revision has come: it is in every later answer, too.
@@ -110,16 +190,12 @@ impl History {
             )));
         }
         if header.revision < before.0 {
-            let why = self.broken.get_or_init(|| {
-                format!(
-                    "it went back from revision {} to {}: its data were lost, or restored from a \
-                     backup, and tokens would fall; this lock service serves no more until it is \
-                     started again with --init",
-                    before.0, header.revision
-                )
-            });
-            tracing::error!(%why, "etcd: store lost");
-            return Err(Status::data_loss(why.clone()));
+            return Err(self.end(format!(
+                "it went back from revision {} to {}: its data were lost, or restored from a \
+                 backup, and tokens would fall; this lock service serves no more until it is \
+                 started again with --init",
+                before.0, header.revision
+            )));
         }
         self.latest.fetch_max(header.revision, Ordering::AcqRel);
         Ok(())
@@ -128,8 +204,9 @@ impl History {
 
 #[cfg(test)]
 mod tests {
-    use super::{History, Seen};
+    use super::{History, Mark, NotSeen, Seen};
     use crate::etcd_proto::etcdserverpb::ResponseHeader;
+    use crate::token::Token;
     use tonic::Code;
 
     fn header(cluster_id: u64, revision: i64) -> ResponseHeader {
@@ -169,10 +246,31 @@ mod tests {
         let before = history.before().unwrap();
         assert!(history.check(before, Some(&header(0xcafe, 10))).is_ok());
         history.note(12);
-        let seen = history.seen().unwrap();
-        assert_eq!(seen.to_string(), "cafe 12");
+        assert_eq!(history.seen(), Some((0xcafe, 12)));
+        let mut seen = Seen {
+            cluster_id: 0xcafe,
+            revision: 12,
+            token: Token::new(1 << 48 | 12).unwrap(),
+            mark: None,
+        };
+        assert_eq!(seen.to_string(), "cafe 12 281474976710668");
         assert_eq!(seen.to_string().parse(), Ok(seen));
-        assert!("cafe".parse::<Seen>().is_err() && "x 1".parse::<Seen>().is_err());
+        let (id, revision) = (0xbeef, 11);
+        seen.mark = Some(Mark { id, revision });
+        assert_eq!(seen.to_string(), "cafe 12 281474976710668 beef 11");
+        assert_eq!(seen.to_string().parse(), Ok(seen));
+        assert_eq!(seen.highest().get(), (2 << 48) - 1);
+        assert_eq!("cafe 12".parse::<Seen>().unwrap().token.get(), 12);
+        for none in [
+            "",
+            "cafe",
+            "x 1",
+            "cafe 1 0",
+            "cafe 1 1 beef",
+            "cafe 1 1 x 1",
+        ] {
+            assert_eq!(none.parse::<Seen>(), Err(NotSeen), "{none}");
+        }
         let again = || History::after(Some(seen));
         let refuses = |history: History, answer| {
             let before = history.before().unwrap();
@@ -181,6 +279,21 @@ mod tests {
         assert!(!refuses(again(), header(0xcafe, 12)));
         assert!(refuses(again(), header(0xcafe, 11)));
         assert!(refuses(again(), header(0xbeef, 100)));
+    }
+
+    #[test]
+    fn a_mark_that_is_older_than_it_was_written_ends_it() {
+        let history = History::default();
+        let (id, revision) = (7, 20);
+        let mark = Mark { id, revision };
+        history.set_mark(mark);
+        assert_eq!(history.mark(), Some(mark));
+        assert!(history.check_mark(mark, 20).is_ok() && history.check_mark(mark, 21).is_ok());
+        assert!(history.before().is_ok());
+        let refused = history.check_mark(mark, 19).unwrap_err();
+        assert_eq!(refused.code(), Code::DataLoss);
+        assert!(refused.message().contains("backup"), "{refused}");
+        assert_eq!(history.before().unwrap_err().code(), Code::DataLoss);
     }
 
     #[test]

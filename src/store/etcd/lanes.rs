@@ -8,7 +8,7 @@ use super::batch::Waiting;
 use crate::lock_name::LockName;
 
 /// Operations in one batch, and compares. etcd refuses more than 128 of either on any path of
-/// nesting (`--max-txn-ops`); ours nest up to 8 below the batch, and the batch adds 3 of its own.
+/// nesting (`--max-txn-ops`); ours nest up to 8 below the batch, and the batch adds 4 of its own.
 const BATCH_OPERATIONS_MAX: usize = 112;
 
 /// Bytes in one batch. etcd refuses requests above 1.5 MiB (`--max-request-bytes`).

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `<prefix><lock>/<lease in hex>` | [`Claim`] as JSON, or anything (foreign) | the session |
 //! | `<prefix>\0ringfence/attempt/<lock>/<lease in hex>` | last attempt, 16 digits | the session |
+//! | `<prefix>\0ringfence/lockd/<id in hex>` | the mark of a lock service (`mark`), empty | none |
 //! | `<prefix>\0ringfence/record/<name>` | a record | none |
 //! | `<prefix>\0ringfence/token-generation` | [`super::generation::Generations`] | none |
 //!
@@ -71,6 +72,16 @@ impl Layout {
         format!("{}\0ringfence/attempt/{lock}/{lease:x}", self.prefix).into()
     }
 
+    /// The mark of one lock service.
+    pub fn mark(&self, id: u64) -> Bytes {
+        format!("{}\0ringfence/lockd/{id:x}", self.prefix).into()
+    }
+
+    /// The marks of all of them.
+    pub fn mark_range(&self) -> KeyRange {
+        below(format!("{}\0ringfence/lockd/", self.prefix).into_bytes())
+    }
+
     pub fn record(&self, name: &str) -> Bytes {
         format!("{}\0ringfence/record/{name}", self.prefix).into()
     }
@@ -94,8 +105,8 @@ impl Layout {
         String::from_utf8(name.to_vec()).ok()
     }
 
-    /// What a watch needs: the records, the generation and every entry. The attempts sort before
-    /// them, so that their writes do not wake the watch.
+    /// What a watch needs: the records, the generation and every entry. The attempts and the marks
+    /// sort before them, so that their writes do not wake the watch.
     pub fn watch_range(&self) -> KeyRange {
         let end = below(self.prefix.clone().into_bytes()).end;
         KeyRange {
@@ -238,6 +249,7 @@ mod tests {
         let layout = Layout::new("p/");
         let watched = layout.watch_range();
         assert!(layout.attempt(&lock, 1) < watched.start);
+        assert!(layout.mark(u64::MAX) < watched.start && layout.mark_range().end < watched.start);
         for key in [layout.record("x"), layout.generation()] {
             assert!(key >= watched.start && key < layout.entry(&lock, 1));
         }

@@ -22,6 +22,7 @@ mod history;
 mod lanes;
 mod layout;
 mod lease;
+mod mark;
 mod message;
 mod read;
 mod records;
@@ -29,6 +30,7 @@ mod txn;
 mod version;
 mod watch;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -83,6 +85,10 @@ pub struct EtcdStore {
     records: Arc<Records>,
     batcher: Batcher,
     renewals: Renewals,
+    /// The highest token that was told, or that later ones were lifted above.
+    told: AtomicU64,
+    /// What that was when the mark was written.
+    marked: AtomicU64,
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -94,7 +100,7 @@ impl EtcdStore {
     }
 
     /// The same behind what was seen of the cluster before: another one, or one that has gone back
-    /// since, is refused.
+    /// since, is refused as corrupt.
     pub async fn open_after(
         config: &EtcdConfig,
         seen: Option<Seen>,
@@ -115,6 +121,8 @@ impl EtcdStore {
             records,
             batcher,
             renewals,
+            told: AtomicU64::default(),
+            marked: AtomicU64::default(),
             tasks: Mutex::new(tasks),
         };
         let mut opened = store.batcher.refresh().await;
@@ -126,13 +134,11 @@ impl EtcdStore {
             opened = store.batcher.refresh().await;
         }
         opened?;
+        if let Some(seen) = seen {
+            store.check_seen(seen).await?;
+        }
         version::check(&store.endpoints).await?;
         Ok(store)
-    }
-
-    /// What was seen of the cluster, for [`EtcdStore::open_after`].
-    pub fn seen(&self) -> Option<Seen> {
-        self.endpoints.seen()
     }
 
     /// The entries of a lock, the revision of the read, and the generations then.
@@ -247,7 +253,11 @@ impl Store for EtcdStore {
         let Some(lease) = lease_of(enqueue.session) else {
             return Ok(Enqueued::SessionGone);
         };
-        self.enqueue_with_lease(enqueue, lease).await
+        let enqueued = self.enqueue_with_lease(enqueue, lease).await?;
+        if let Enqueued::Standing { entry, .. } = &enqueued {
+            self.tell(entry.token);
+        }
+        Ok(enqueued)
     }
 
     async fn remove(&self, remove: Remove) -> Result<Removed, StoreError> {
@@ -373,6 +383,7 @@ impl Store for EtcdStore {
             let read = read::snapshot(&self.endpoints, &only, key.clone(), |_| true).await?;
             let generations = Generations::read(read.beside.as_ref())?;
             let Some(value) = generations.raised_above(token, read.revision)? else {
+                self.tell(token);
                 return Ok(());
             };
             let raise = TxnRequest {

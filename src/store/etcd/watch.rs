@@ -22,6 +22,7 @@ use super::endpoints::{CALL_MAX, Endpoints, MESSAGE_BYTES_MAX, Member, request};
 use super::generation::Generations;
 use super::hints::{At, Hints, Queues};
 use super::layout::{KeyRange, Layout};
+use super::mark;
 use super::read::snapshot;
 use super::records::Records;
 
@@ -155,6 +156,8 @@ impl Feed {
             timeline = endpoints.timeline();
             read = snapshot(endpoints, &self.range, self.generation_key.clone(), keep).await?;
         }
+        // It may be another etcd than the one that the last connection led to.
+        mark::check(endpoints, &self.layout).await?;
         self.timeline = timeline;
         if let Some(Feeding(hints)) = &self.hints {
             hints.forget();

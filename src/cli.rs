@@ -185,10 +185,12 @@ pub struct LockdArgs {
     pub config: Option<PathBuf>,
     /// Start although the store is not the one that was there before.
     ///
-    /// The embedded store's file is gone, though its keys are there: a new one is made, whose
-    /// tokens begin at the time in milliseconds, above all that the lost one can have given out.
-    /// etcd was replaced, or went back in time: it is used as it is, and tokens of locks that no
-    /// proxy guards may fall.
+    /// The embedded store's file is gone or empty, though its keys are there; etcd was replaced, or
+    /// restored from a backup; or the locks move between the two. Tokens then begin above all that
+    /// the data_dir knows to be out, and further up by the time in milliseconds. What it does not
+    /// know may be higher, and tokens fall, where the clock was ahead when an earlier store was
+    /// begun in this way, or a proxy has lifted them: proxies do so again for the locks that they
+    /// guard. Of an older copy of the embedded store's file nothing is noticed: remove it first.
     #[arg(long)]
     pub init: bool,
 }

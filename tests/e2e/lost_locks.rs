@@ -8,16 +8,16 @@ use crate::lockds::{etcd, etcd_at, lockd};
 use crate::stack::{Lockd, eventually};
 
 /// The token of a grant. Whoever has it keeps it: each is of another lock.
-async fn token_of(lockd: &Lockd, lock: &str) -> u64 {
+pub async fn token_of(lockd: &Lockd, lock: &str) -> u64 {
     let mut holder = Holder::open(lockd, 120_000).await;
     holder.acquire(lock, 20_000).await.unwrap().token
 }
 
 /// It ends by itself, and says why.
-fn refuses_to_start(lockd: &Lockd, why: &str) {
-    let told = lockd.command().output().unwrap();
-    let text = String::from_utf8_lossy(&told.stderr);
-    assert_eq!(told.status.code(), Some(1), "{text}");
+#[track_caller]
+pub fn refuses_to_start(lockd: &mut Lockd, why: &str) {
+    let (success, text) = lockd.start_to_end();
+    assert!(!success, "{text}");
     assert!(text.contains(why) && text.contains("--init"), "{text}");
 }
 
@@ -29,7 +29,7 @@ async fn a_lost_embedded_store_is_not_begun_again_by_itself() {
     lockd.process.terminate();
     assert!(lockd.process.wait());
     std::fs::remove_file(dir.path().join("lockd/locks.redb")).unwrap();
-    refuses_to_start(&lockd, "locks.redb");
+    refuses_to_start(&mut lockd, "locks.redb");
 
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     lockd.start_again(&["--init"]);
@@ -39,6 +39,29 @@ async fn a_lost_embedded_store_is_not_begun_again_by_itself() {
     // It is there now: nothing more is to be said.
     lockd.restart();
     assert!(token_of(&lockd, "c").await > second);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_empty_file_in_the_place_of_the_store_is_a_lost_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lockd/locks.redb");
+    let mut lockd = Lockd::start(dir.path(), "");
+    let mut last = 0;
+    for lock in ["a", "b", "c"] {
+        last = token_of(&lockd, lock).await;
+    }
+    lockd.process.terminate();
+
+    std::fs::write(&path, "").unwrap();
+    refuses_to_start(&mut lockd, "locks.redb");
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 0, "left as it is");
+    // The same of a database in which no store was ever made.
+    std::fs::remove_file(&path).unwrap();
+    drop(redb::Database::create(&path).unwrap());
+    refuses_to_start(&mut lockd, "locks.redb");
+    lockd.start_again(&["--init"]);
+    assert!(token_of(&lockd, "d").await > last);
+    lockd.restart();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,7 +81,7 @@ async fn an_etcd_that_lost_its_data_while_no_lock_service_ran_is_noticed() {
     std::fs::remove_dir_all(dir.path().join("etcd")).unwrap();
     let address = url.trim_start_matches("http://").parse().unwrap();
     let (_server, _) = etcd_at(dir.path(), address);
-    refuses_to_start(&lockd, "etcd");
+    refuses_to_start(&mut lockd, "etcd");
     lockd.start_again(&["--init"]);
     token_of(&lockd, "d").await;
 }

@@ -5,10 +5,13 @@
 //! missing fails a test.
 
 mod backend;
+mod changed_stores;
 mod clients;
 mod crash;
 mod crash_points;
 mod disk;
+#[path = "../support/etcd.rs"]
+mod etcd_server;
 mod lockds;
 mod lost_locks;
 mod paused_writer;

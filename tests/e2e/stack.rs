@@ -19,6 +19,13 @@ pub struct Lockd {
 
 impl Lockd {
     pub fn start(dir: &Path, more: &str) -> Lockd {
+        let mut lockd = Lockd::configure(dir, more);
+        lockd.process = Lockd::run(&lockd.config, lockd.address);
+        lockd
+    }
+
+    /// One with its file, that does not run yet.
+    pub fn configure(dir: &Path, more: &str) -> Lockd {
         let (address, admin) = (free_address(), free_address());
         let config = dir.join("lockd.toml");
         let data = dir.join("lockd");
@@ -27,12 +34,28 @@ impl Lockd {
             data.display()
         );
         std::fs::write(&config, text).unwrap();
-        let process = Lockd::run(&config, address);
+        let process = Process::spawn(&mut Command::new("true"), config.with_extension("log"));
         Lockd {
             process,
             address,
             config,
         }
+    }
+
+    /// Puts this text into its file in the place of that one, for its next start.
+    pub fn change(&self, old: &str, new: &str) {
+        let text = std::fs::read_to_string(&self.config).unwrap();
+        assert!(text.contains(old), "no {old:?} in {text}");
+        std::fs::write(&self.config, text.replace(old, new)).unwrap();
+    }
+
+    /// Starts it again, to end by itself: how it went, and what it wrote.
+    pub fn start_to_end(&mut self) -> (bool, String) {
+        self.process.kill();
+        let log = self.config.with_extension("refused.log");
+        let _ = std::fs::remove_file(&log);
+        self.process = Process::spawn(&mut self.command(), log);
+        (self.process.wait(), self.process.log())
     }
 
     /// Starts it again with more on its command line.

@@ -1,6 +1,7 @@
 //! `ringfence lockd`: the lock service over its store, with its admin port.
 
 mod open;
+mod seen;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ pub(super) struct LockService {
     lockd: Lockd,
     admin: AdminPort,
     /// Keeps what is seen of the store.
-    follower: Option<open::Follower>,
+    follower: Option<seen::Follower>,
 }
 
 impl LockService {

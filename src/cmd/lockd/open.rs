@@ -1,28 +1,29 @@
 //! Opens the store of a lockd, and refuses one that is not the one that was there before: its
 //! tokens would fall below those that are out.
+//!
+//! What was there before is told by what is kept in `data_dir`: the file of the embedded store, or
+//! what was seen of etcd; and by the keys, which have signed something. With `--init` another store
+//! is taken all the same. Its tokens then begin above all that is known here of those that are out,
+//! and further up by the time in milliseconds, since what is known may not be all.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::cmd::exit::Failure;
 use crate::config::{EtcdConfig, LockdConfig, StoreConfig};
 use crate::lockd::SigningKeys;
-use crate::store::Store;
-use crate::store::embedded::EmbeddedStore;
+use crate::store::embedded::{EmbeddedStore, sync_folder};
 use crate::store::etcd::{self, EtcdStore, Seen};
+use crate::store::{NO_SPACE, Store, StoreError};
 use crate::token::Token;
+
+use super::seen::{self, Follower};
 
 /// The embedded store's file in `data_dir`.
 const STORE_FILE: &str = "locks.redb";
 /// In `data_dir`: what was seen of etcd.
 const SEEN_FILE: &str = "etcd.seen";
-/// How often that is written down, where it has changed.
-const NOTE_EVERY: Duration = Duration::from_secs(5);
 
 /// Opens it. `init`: also where it is another one than before.
 pub(super) async fn open_store(
@@ -31,123 +32,193 @@ pub(super) async fn open_store(
 ) -> Result<(Arc<dyn Store>, Option<Follower>), Failure> {
     let folder = &config.data_dir;
     std::fs::create_dir_all(folder).map_err(|error| Failure::because(folder.display(), error))?;
+    let place = Place {
+        file: folder.join(STORE_FILE),
+        seen: folder.join(SEEN_FILE),
+        keys: config.keys_dir(),
+        init,
+    };
     match &config.store {
-        StoreConfig::Embedded => {
-            let store = open_embedded(&folder.join(STORE_FILE), &config.keys_dir(), init).await?;
-            Ok((Arc::new(store), None))
-        }
+        StoreConfig::Embedded => Ok((Arc::new(place.open_embedded().await?), None)),
         StoreConfig::Etcd(cluster) => {
-            let path = folder.join(SEEN_FILE);
-            let store = Arc::new(open_etcd(cluster, &path, init).await?);
-            let follower = Follower::start(Arc::clone(&store), path);
+            let store = Arc::new(place.open_etcd(cluster).await?);
+            let follower = Follower::start(Arc::clone(&store), place.seen);
             Ok((store, Some(follower)))
         }
     }
 }
 
-async fn open_embedded(path: &Path, keys: &Path, init: bool) -> Result<EmbeddedStore, Failure> {
-    let failed = |error| Failure::because(path.display(), error);
-    if !path.exists() && SigningKeys::exist(keys) {
-        if !init {
-            let keys = keys.display();
+/// Where it is told what was there before.
+struct Place {
+    /// Of the embedded store.
+    file: PathBuf,
+    /// Of a store in etcd.
+    seen: PathBuf,
+    keys: PathBuf,
+    init: bool,
+}
+
+impl Place {
+    async fn open_embedded(&self) -> Result<EmbeddedStore, Failure> {
+        let path = &self.file;
+        let failed = |error| Failure::because(path.display(), error);
+        let was_etcd = self.seen.exists();
+        let is_gone =
+            SigningKeys::exist(&self.keys) && !EmbeddedStore::exists(path).await.map_err(failed)?;
+        if was_etcd {
+            self.refuse_unless_init(
+                &self.seen,
+                "the locks were kept in etcd before, as this file says: the embedded store's \
+                 tokens would fall below those that etcd has given out. Set the store to etcd; or \
+                 start with --init, if it is to be changed",
+            )?;
+        } else if is_gone {
+            let keys = self.keys.display();
             let why = format!(
-                "the store is not there, though keys are ({keys}): its tokens would begin again \
-                 below those that they have signed. Put it back; or start with --init, if it is \
-                 lost or new; or remove the keys too, if nobody uses what they have signed"
+                "the store is not there, or is empty, though keys are ({keys}): its tokens would \
+                 begin again below those that they have signed. Put it back; or start with --init, \
+                 if it is lost or new; or remove the keys too, if nobody uses what they have signed"
             );
-            return Err(Failure::because(path.display(), why));
+            self.refuse_unless_init(path, &why)?;
         }
-        // No store has granted more than one lock in each millisecond since 1970.
-        let above = Token::new(clock::unix_ms()).unwrap_or(Token::MIN);
-        EmbeddedStore::create_above(path, above)
-            .await
-            .map_err(failed)?;
-        tracing::warn!(%above, "a new store: its tokens begin above the time");
+        if was_etcd || is_gone {
+            let seen = seen::read(&self.seen).ok().flatten();
+            let above = self.above_what_is_known(seen).await?;
+            // Not on with the one that may be there: what stood in it was left for etcd.
+            EmbeddedStore::create_above(path, above)
+                .await
+                .map_err(failed)?;
+            tracing::warn!(%above, "a new store: its tokens begin above this");
+            leave(&self.seen)?;
+        }
+        EmbeddedStore::open(path).await.map_err(failed)
     }
-    EmbeddedStore::open(path).await.map_err(failed)
-}
 
-async fn open_etcd(cluster: &EtcdConfig, seen: &Path, init: bool) -> Result<EtcdStore, Failure> {
-    let cluster = etcd::EtcdConfig {
-        endpoints: cluster.endpoints.clone(),
-        prefix: cluster.prefix.clone(),
-    };
-    let before = match init {
-        true => None,
-        false => read_seen(seen)?,
-    };
-    EtcdStore::open_after(&cluster, before)
-        .await
-        .map_err(|error| {
-            let hint = match before {
-                Some(before) => format!(" (seen before: {before}; --init starts all the same)"),
-                None => String::new(),
-            };
-            Failure::because("etcd", format!("{error}{hint}"))
-        })
-}
-
-fn read_seen(path: &Path) -> Result<Option<Seen>, Failure> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => match text.parse() {
-            Ok(seen) => Ok(Some(seen)),
-            Err(error) => Err(Failure::because(path.display(), error)),
-        },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Failure::because(path.display(), error)),
+    async fn open_etcd(&self, cluster: &EtcdConfig) -> Result<EtcdStore, Failure> {
+        let cluster = etcd::EtcdConfig {
+            endpoints: cluster.endpoints.clone(),
+            prefix: cluster.prefix.clone(),
+        };
+        let was_embedded = self.file.exists();
+        if was_embedded {
+            self.refuse_unless_init(
+                &self.file,
+                "the locks were kept in this file before: tokens of etcd would fall below those \
+                 that were given out by it. Set the store to embedded; or start with --init, if it \
+                 is to be changed",
+            )?;
+        }
+        let (seen, is_unread) = match seen::read(&self.seen) {
+            Ok(seen) => (seen, false),
+            Err(_) if self.init => (None, true),
+            Err(failure) => return Err(failure),
+        };
+        let (store, is_lost) = self.open_after(&cluster, seen).await?;
+        let failed = |error: StoreError| Failure::because("etcd", error);
+        let is_unknown = seen.is_none()
+            && SigningKeys::exist(&self.keys)
+            && !store.is_marked().await.map_err(failed)?;
+        if is_unknown && !was_embedded {
+            let why = format!(
+                "no lock service has served from this etcd under the prefix {:?}, though these \
+                 keys have signed tickets: its tokens may be below theirs. Start with --init, if \
+                 the store is new; or remove the keys too, if nobody uses what they have signed",
+                cluster.prefix
+            );
+            self.refuse_unless_init(&self.keys, &why)?;
+        }
+        if was_embedded || is_lost || is_unread || is_unknown {
+            let above = self.above_what_is_known(seen).await?;
+            store.raise_above(above).await.map_err(failed)?;
+            tracing::warn!(%above, "another store than before: its tokens begin above this");
+        }
+        self.mark(&store, seen).await?;
+        leave(&self.file)?;
+        Ok(store)
     }
-}
 
-/// Writes down what is seen of etcd, for the next start.
-pub(super) struct Follower {
-    stop: CancellationToken,
-    task: tokio::task::JoinHandle<()>,
-}
+    /// Opens it behind what was seen of it. True: it is not that one, or went back, and is taken
+    /// all the same.
+    async fn open_after(
+        &self,
+        cluster: &etcd::EtcdConfig,
+        seen: Option<Seen>,
+    ) -> Result<(EtcdStore, bool), Failure> {
+        let (error, seen) = match (EtcdStore::open_after(cluster, seen).await, seen) {
+            (Ok(store), _) => return Ok((store, false)),
+            (Err(error), Some(seen)) => (error, seen),
+            (Err(error), None) => return Err(Failure::because("etcd", error)),
+        };
+        if !matches!(error, StoreError::Corrupt(_)) {
+            return Err(Failure::because("etcd", error));
+        }
+        if !self.init {
+            let hint = format!("{error} (seen before: {seen}; --init starts all the same)");
+            return Err(Failure::because("etcd", hint));
+        }
+        tracing::warn!(%error, %seen, "etcd is taken as it is");
+        let store = EtcdStore::open(cluster).await;
+        let store = store.map_err(|error| Failure::because("etcd", error))?;
+        Ok((store, true))
+    }
 
-impl Follower {
-    fn start(store: Arc<EtcdStore>, path: PathBuf) -> Follower {
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let task = tokio::spawn(async move {
-            let mut known = None;
-            loop {
-                let last = stopped
-                    .run_until_cancelled(tokio::time::sleep(NOTE_EVERY))
-                    .await
-                    .is_none();
-                let seen = store.seen();
-                if let Some(seen) = seen.filter(|_| seen != known) {
-                    known = Some(seen);
-                    let path = path.clone();
-                    let writing = tokio::task::spawn_blocking(move || {
-                        if let Err(error) = write_seen(&path, seen) {
-                            tracing::warn!(%error, path = %path.display(), "not written");
-                        }
-                    });
-                    // A panic of it has been reported by itself.
-                    let _ = writing.await;
-                }
-                if last {
-                    return;
-                }
+    /// Before any token is told: from here on this etcd is known again.
+    async fn mark(&self, store: &EtcdStore, before: Option<Seen>) -> Result<(), Failure> {
+        let marked = match store.mark().await {
+            Ok(seen) => seen,
+            // It gives out no token as long as that lasts, and who holds a lock may go on.
+            Err(StoreError::Unavailable(why)) if why == NO_SPACE && before.is_some() => {
+                tracing::warn!(why, "etcd: no new mark");
+                return Ok(());
             }
-        });
-        Follower { stop, task }
+            Err(error) => return Err(Failure::because("etcd", error)),
+        };
+        seen::write(&self.seen, marked)
+            .map_err(|error| Failure::because(self.seen.display(), error))
     }
 
-    /// Once more, and ends.
-    pub(super) async fn stop(self) {
-        self.stop.cancel();
-        let _ = self.task.await;
+    fn refuse_unless_init(&self, what: &Path, why: &str) -> Result<(), Failure> {
+        match self.init {
+            true => Ok(()),
+            false => Err(Failure::because(what.display(), why)),
+        }
+    }
+
+    /// At or above every token that is known here to be out, and those that are not by the time:
+    /// no store has granted more than one lock in each millisecond since 1970, or since it began
+    /// above what was known. Only a clock that was ahead at that moment breaks that, and a proxy
+    /// that has lifted the tokens since.
+    async fn above_what_is_known(&self, seen: Option<Seen>) -> Result<Token, Failure> {
+        let path = &self.file;
+        let failed = |error| {
+            let hint = "without this file --init goes by the time alone";
+            Failure::because(path.display(), format!("its tokens: {error}; {hint}"))
+        };
+        // Of an embedded store that is lost it tells where it began.
+        let seen = seen.or_else(|| seen::read(&left(&self.seen)).ok().flatten());
+        let began = seen.map_or(0, |seen| seen.highest().get());
+        let above = began.saturating_add(clock::unix_ms().max(1));
+        let above = Token::new(above).unwrap_or(Token::MAX);
+        if !EmbeddedStore::exists(path).await.map_err(failed)? {
+            return Ok(above);
+        }
+        let store = EmbeddedStore::open(path).await.map_err(failed)?;
+        Ok(store.latest().await.map_err(failed)?.max(above))
     }
 }
 
-/// Whole or not at all. What a power cut takes of it only makes it older.
-fn write_seen(path: &Path, seen: Seen) -> std::io::Result<()> {
-    let partial = path.with_extension("new");
-    let mut file = std::fs::File::create(&partial)?;
-    file.write_all(seen.to_string().as_bytes())?;
-    // Before it has its name: an empty file would keep a lockd from starting.
-    file.sync_all()?;
-    std::fs::rename(&partial, path)
+/// Gives what the store before has left another name, under which it says nothing of the present.
+fn leave(path: &Path) -> Result<(), Failure> {
+    match std::fs::rename(path, left(path)).and_then(|()| sync_folder(path)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Failure::because(path.display(), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn left(path: &Path) -> PathBuf {
+    let mut left = path.as_os_str().to_owned();
+    left.push(".left");
+    left.into()
 }

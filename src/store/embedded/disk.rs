@@ -27,6 +27,15 @@ const ENTRIES: TableDefinition<'_, (&str, u64), (u64, u64, u64, &str)> =
 const RELEASED: TableDefinition<'_, (u64, &str), (u64, u64)> = TableDefinition::new("released");
 const RECORDS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("records");
 
+/// Whether a store was made in this database.
+pub fn is_store(database: &Database) -> Result<bool, redb::Error> {
+    match database.begin_read()?.open_table(META) {
+        Ok(_) => Ok(true),
+        Err(TableError::TableDoesNotExist(_)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Opens the database; called again after each error.
 pub type Opener = Box<dyn Fn() -> Result<Database, DatabaseError> + Send>;
 
@@ -49,12 +58,7 @@ impl Disk {
     }
 
     fn create(&self) -> Result<(), redb::Error> {
-        let exists = match self.database.begin_read()?.open_table(META) {
-            Ok(_) => true,
-            Err(TableError::TableDoesNotExist(_)) => false,
-            Err(error) => return Err(error.into()),
-        };
-        if exists {
+        if is_store(&self.database)? {
             return Ok(());
         }
         let transaction = self.database.begin_write()?;
@@ -185,7 +189,7 @@ impl Disk {
 }
 
 /// Names what was tried. Damage and a foreign format do not go away by themselves; the rest may.
-fn failed(what: &str, error: redb::Error) -> StoreError {
+pub fn failed(what: &str, error: redb::Error) -> StoreError {
     let text = format!("{what}: {error}");
     match error {
         redb::Error::Corrupted(_) | redb::Error::RepairAborted => StoreError::Corrupt(text),

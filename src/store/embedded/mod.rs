@@ -80,6 +80,31 @@ impl EmbeddedStore {
         .await
     }
 
+    /// Whether the file is a store: it is there, is not empty, and one was made in it. What
+    /// [`EmbeddedStore::open`] would make a new store of is none; what is damaged, or in use by
+    /// another process, is an error. Must be called in a tokio runtime.
+    pub async fn exists(path: &Path) -> Result<bool, StoreError> {
+        match std::fs::metadata(path) {
+            Ok(file) if file.len() == 0 => return Ok(false),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            _ => {}
+        }
+        let path = path.to_owned();
+        let look = move || {
+            let database = Database::open(path).map_err(redb::Error::from)?;
+            disk::is_store(&database)
+        };
+        tokio::task::spawn_blocking(look)
+            .await
+            .map_err(|error| StoreError::Unavailable(format!("open: {error}")))?
+            .map_err(|error| disk::failed("open", error))
+    }
+
+    /// At or above every token of this store, below every later one.
+    pub async fn latest(&self) -> Result<Token, StoreError> {
+        self.submit(|mirror| Ok(mirror.state.latest())).await
+    }
+
     /// Makes the file of a store whose tokens begin above this one, whole or not at all: it appears
     /// under its name when that is on disk. Must be called in a tokio runtime.
     pub async fn create_above(path: &Path, token: Token) -> Result<(), StoreError> {
@@ -267,7 +292,7 @@ fn create(path: &Path) -> Result<Database, DatabaseError> {
 }
 
 /// Makes a file's name durable: its own fsync does not.
-fn sync_folder(path: &Path) -> std::io::Result<()> {
+pub(crate) fn sync_folder(path: &Path) -> std::io::Result<()> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
     std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }

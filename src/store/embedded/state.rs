@@ -342,8 +342,13 @@ impl State {
         });
         QueueView {
             entries,
-            latest: Token::new(self.sequence).unwrap_or(Token::MAX),
+            latest: self.latest(),
         }
+    }
+
+    /// At or above every token that was given out, below every later one.
+    pub fn latest(&self) -> Token {
+        Token::new(self.sequence).unwrap_or(Token::MAX)
     }
 
     pub fn raise_above(&mut self, token: Token) -> Result<(), StoreError> {

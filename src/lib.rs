@@ -24,6 +24,7 @@ pub mod admin;
 pub mod audit;
 pub mod client;
 pub mod config;
+pub mod incoming;
 pub mod telemetry;
 
 pub mod cli;

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 const LEAVES: [&str; 4] = ["token", "lock_name", "ticket", "clock"];
 
 /// Module, what it may import beside itself and the leaves.
-const MAY_IMPORT: [(&str, &[&str]); 16] = [
+const MAY_IMPORT: [(&str, &[&str]); 17] = [
     ("token", &[]),
     ("lock_name", &[]),
     ("ticket", &[]),
     ("clock", &[]),
     ("telemetry", &[]),
+    ("incoming", &[]),
     ("gate", &[]),
     ("protocol", &[]),
     ("queue", &[]),
@@ -29,6 +30,7 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
             "audit",
             "client",
             "config",
+            "incoming",
             "proto",
             "telemetry",
         ],
@@ -41,11 +43,12 @@ const MAY_IMPORT: [(&str, &[&str]); 16] = [
             "audit",
             "client",
             "config",
+            "incoming",
             "proto",
             "telemetry",
         ],
     ),
-    ("admin", &["audit", "proto", "telemetry"]),
+    ("admin", &["audit", "incoming", "proto", "telemetry"]),
     // The bounds of its arguments.
     ("cli", &["client"]),
 ];

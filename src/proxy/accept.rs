@@ -2,7 +2,8 @@
 //! connections, so that a request never crosses cores. The kernel spreads the clients
 //! (SO_REUSEPORT, socket(7)).
 //!
-//! It leaves to others: what is done with a client ([`Serve`]).
+//! It leaves to others: what is done with a client ([`Serve`]), and how connections are taken
+//! ([`Acceptor`]).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -16,10 +17,10 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
+use crate::incoming::{Accepted, Acceptor};
+
 /// Connections that the kernel keeps for a core that is slow to accept.
 const BACKLOG: i32 = 1024;
-/// How long accepting rests when the process is out of file descriptors.
-const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// The sockets of one listener, one per core, and its address.
 pub fn bind(address: SocketAddr, cores: usize) -> io::Result<(SocketAddr, Vec<StdListener>)> {
@@ -126,35 +127,24 @@ async fn accept(
         room,
         serve,
     } = entrance;
-    let socket = TcpListener::from_std(socket)?;
+    let mut acceptor = Acceptor::new(TcpListener::from_std(socket)?, room);
     loop {
-        let next = async {
-            let place = Arc::clone(&room).acquire_owned().await;
-            let place = place.map_err(io::Error::other)?;
-            let (stream, client) = socket.accept().await?;
-            Ok::<_, io::Error>((place, stream, client))
-        };
         let accepted = tokio::select! {
-            accepted = next => accepted,
+            accepted = acceptor.next() => accepted,
             () = ending(&mut shutdown) => return Ok(()),
         };
-        match accepted {
-            Ok((place, stream, client)) => {
-                // Without it replies are late, not wrong.
-                let _ = stream.set_nodelay(true);
-                let visit = Visit {
-                    stream,
-                    client,
-                    shutdown: shutdown.clone(),
-                    alive: alive.clone(),
-                };
-                tokio::spawn(hold(place, serve(visit)));
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
-                tokio::time::sleep(ACCEPT_RETRY_AFTER).await;
-            }
-        }
+        let Accepted {
+            stream,
+            client,
+            place,
+        } = accepted;
+        let visit = Visit {
+            stream,
+            client,
+            shutdown: shutdown.clone(),
+            alive: alive.clone(),
+        };
+        tokio::spawn(hold(place, serve(visit)));
     }
 }
 

@@ -1,5 +1,7 @@
 //! Streams that were opened under tickets: a holder that was superseded does not read on as one.
 
+use std::time::Duration;
+
 use futures::StreamExt as _;
 use ringfence::etcd_proto::etcdserverpb::watch_client::WatchClient;
 use ringfence::etcd_proto::etcdserverpb::watch_request::RequestUnion;
@@ -7,6 +9,8 @@ use ringfence::etcd_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, Watc
 use ringfence::proto::CloseRequest;
 use ringfence::proto::fence_service_server::FenceService;
 use ringfence::ticket::Action;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
 use tonic::{Code, Request, Status, Streaming};
 
 use crate::support::{JOBS, Running, Version, World, get, put, refused, soon, with};
@@ -103,4 +107,16 @@ async fn a_watch_whose_floor_is_lost_ends_too() {
     world.etcd.ctl(&["del", "_ringfence/floor/orders"]);
     let ended = soon("the end", held.message()).await;
     refused(ended, Code::Unavailable, "busy");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_begin_does_not_keep_its_place() {
+    let world = World::new(Version::V3_4);
+    let proxy = world.proxy("a", JOBS);
+    let mut silent = TcpStream::connect(proxy.address).await.unwrap();
+    let mut told = vec![];
+    let end = silent.read_to_end(&mut told);
+    // Half a minute, and what a loaded machine may take longer.
+    let ended = tokio::time::timeout(Duration::from_secs(50), end).await;
+    ended.expect("the connection is still open").unwrap();
 }

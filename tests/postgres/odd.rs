@@ -1,6 +1,10 @@
 //! What is easily forgotten: transactions that carry several tickets, texts that are too long to be
 //! looked at, catalogs that change within a transaction.
 
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
 use crate::client::Client;
 use crate::client::send::{
     bind, execute, flush, function_call, parse, query, query_bytes, run, sync,
@@ -170,4 +174,29 @@ fn values_in_other_encodings_are_read_where_ascii_is_certain() {
     client.ask(&query_bytes(read)).refused("RF002");
     let noted = "SELECT count(*) FROM plain WHERE note = 'caf\u{e9}'";
     assert_eq!(world.direct().query(noted).value(), "1");
+}
+
+#[test]
+fn a_client_that_does_not_begin_does_not_keep_its_place() {
+    let world = World::new();
+    let connections = [&b""[..], &[0x16], b"\0\0\0\x20\0\x03\0\0user"].map(|sent| {
+        let mut stream = TcpStream::connect(world.proxy.address()).unwrap();
+        stream.write_all(sent).unwrap();
+        stream
+    });
+    // Half a minute, and what a loaded machine may take longer.
+    let late = Instant::now() + Duration::from_secs(50);
+    for (nth, mut stream) in connections.into_iter().enumerate() {
+        let left = late.saturating_duration_since(Instant::now());
+        stream
+            .set_read_timeout(Some(left.max(Duration::from_secs(1))))
+            .unwrap();
+        let ended = stream.read(&mut [0; 64]);
+        // It may be reset, since what was sent is not read.
+        let waits = |error: &std::io::Error| error.kind() == ErrorKind::WouldBlock;
+        assert!(
+            !ended.is_err_and(|error| waits(&error)),
+            "the {nth}. is open"
+        );
+    }
 }

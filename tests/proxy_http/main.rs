@@ -5,6 +5,7 @@ mod durability;
 mod exchange;
 mod fence;
 mod http2;
+mod idle;
 mod listeners;
 mod lockd;
 #[path = "../support/registry.rs"]

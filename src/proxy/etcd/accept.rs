@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use super::closing::Closings;
 use super::door::Door;
 use super::upstream::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
+use crate::incoming::{BEGIN_MAX, Connection};
 use crate::proxy::accept::{Serve, Visit, ending};
 use crate::proxy::session::Listening;
 
@@ -59,6 +60,7 @@ async fn serve(visit: Visit, server: Arc<Builder<TokioExecutor>>, door: Arc<Door
         let door = Arc::clone(&door);
         async move { Ok::<_, Infallible>(door.serve(request).await) }
     });
+    let stream = Connection::new(stream, BEGIN_MAX);
     let connection = server.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {

@@ -4,9 +4,13 @@
 //! Invariant: a request leaves here whole or is broken off. What comes of it in frames goes on in
 //! chunks, whatever its method; trailers pass where a `Trailer` field has announced them, since
 //! hyper drops others. A fragment behind its path, which h2 cuts off, is no part of the request.
+//!
+//! A connection without a stream ends when one in HTTP/1.1 would that begins no request; one whose
+//! client has vanished ends when a ping was not answered. Neither cuts a stream that goes on.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -19,6 +23,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::client::{self, ReadSide, WriteSide};
+use super::read::{CLIENT_STALL_MAX, HEAD_MAX};
+use super::streams::{Answer, Stream, Streams};
 use super::{Door, Session};
 use crate::protocol::head::is_ticket_name;
 use crate::proxy::accept::ending;
@@ -26,6 +32,10 @@ use crate::proxy::unread::Unread;
 
 /// Requests at a time on one connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 128;
+/// How long a client is silent before it is asked by a ping whether it is there, and how long it
+/// has for the answer.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_ANSWER_MAX: Duration = Duration::from_secs(10);
 /// What waits in a pipe in each direction, in bytes.
 const PIPE_BYTES: usize = 64 << 10;
 
@@ -72,9 +82,13 @@ pub async fn serve(session: Session) {
         .timer(TokioTimer::new())
         // The backend's own date passes; a second one would be a lie about the first.
         .auto_date_header(false)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_ANSWER_MAX)
         .max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX);
-    let service = service_fn(move |request| carry(door.clone(), request));
+    let streams = Streams::new();
+    let opened = streams.clone();
+    let service = service_fn(move |request| carry(door.clone(), request, opened.open()));
     let connection = server.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
@@ -83,6 +97,19 @@ pub async fn serve(session: Session) {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
+        has_open = streams.idle(HEAD_MAX) => {
+            if has_open {
+                tracing::debug!("a client took nothing of its answers for too long");
+                return;
+            }
+            // GOAWAY, which may cross a request: that one is served. The end of an answer may
+            // still be on its way to a client that is slow.
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = connection => ended,
+                _ = streams.idle(CLIENT_STALL_MAX) => return,
+            }
+        }
     };
     if let Err(error) = ended {
         tracing::debug!(%error, "a client's connection ended with an error");
@@ -90,7 +117,11 @@ pub async fn serve(session: Session) {
 }
 
 /// Carries one request through a session. An error resets its stream.
-async fn carry(door: Door, request: Request<Incoming>) -> Result<Response<Incoming>, Failure> {
+async fn carry(
+    door: Door,
+    request: Request<Incoming>,
+    stream: Stream,
+) -> Result<Response<Answer>, Failure> {
     let request = in_http1(request)?;
     let (near, far) = tokio::io::duplex(PIPE_BYTES);
     let session = Session::new(client::of_pipe(far), door);
@@ -104,7 +135,7 @@ async fn carry(door: Door, request: Request<Incoming>) -> Result<Response<Incomi
     // RFC 9113 8.2.2: these have no meaning here.
     response.headers_mut().remove(header::CONNECTION);
     response.headers_mut().remove(TRANSFER_ENCODING);
-    Ok(response)
+    Ok(response.map(|body| Answer::new(body, stream)))
 }
 
 /// The same request as HTTP/1.1 has it (RFC 9113 8.3.1).

@@ -19,6 +19,7 @@ mod http2;
 mod read;
 mod reply;
 mod streamed;
+mod streams;
 mod upload;
 
 use std::net::SocketAddr;

@@ -5,13 +5,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::{After, Session};
+use crate::incoming::BEGIN_MAX;
 use crate::protocol::Refusal;
 use crate::protocol::http::frame::{Broken, Piece};
 use crate::proxy::spool::{HeldBody, Spool};
 use crate::proxy::wire::{BODY_BUFFER_BYTES, within};
 
 /// How long a client may take to begin a request and to send its head.
-pub const HEAD_MAX: Duration = Duration::from_secs(30);
+pub const HEAD_MAX: Duration = BEGIN_MAX;
 /// How long a client may take no byte of what it is sent.
 pub const CLIENT_STALL_MAX: Duration = Duration::from_secs(300);
 /// What is read of a body that nobody takes, in bytes, so that the connection stays usable.

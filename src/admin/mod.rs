@@ -16,13 +16,21 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tonic::service::Routes;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
+
+use crate::incoming::{self, BEGIN_MAX, Bounds};
 
 pub use health::Health;
 pub use pages::{Pages, Readiness};
 
 /// How long open requests and streams may go on after a shutdown began.
 pub const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// The connections of an admin port. Operators, monitoring and each lockd that seals here need a
+/// few; what is more must leave descriptors to what the process is there for.
+const BOUNDS: Bounds = Bounds {
+    connections_max: 256,
+    begin_max: BEGIN_MAX,
+};
 
 /// Requests and streams at a time on one HTTP/2 connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 1024;
@@ -49,17 +57,17 @@ pub async fn serve(
     pages: Pages,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    serve_and_drain(listener, grpc, pages, shutdown, DRAIN_MAX).await
+    serve_within(listener, grpc, pages, shutdown, (BOUNDS, DRAIN_MAX)).await
 }
 
-async fn serve_and_drain(
+async fn serve_within(
     listener: TcpListener,
     grpc: Routes,
     pages: Pages,
     shutdown: impl Future<Output = ()>,
-    drain_max: Duration,
+    (bounds, drain_max): (Bounds, Duration),
 ) -> Result<(), tonic::transport::Error> {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let incoming = incoming::stream(listener, bounds);
     let (drain, drained) = tokio::sync::oneshot::channel::<()>();
     let upkeep = metrics::upkeep(pages.metrics().clone());
     let server = Server::builder()

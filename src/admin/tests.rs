@@ -8,6 +8,7 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use metrics_exporter_prometheus::PrometheusBuilder;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -17,7 +18,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::{Health, Pages, Readiness, serve_and_drain};
+use super::{Bounds, Health, Pages, Readiness, serve_within};
 use crate::audit::{AuditThread, AuditWriter, Limits, Service};
 use crate::proto::TailRequest;
 use crate::proto::audit_service_client::AuditServiceClient;
@@ -47,6 +48,14 @@ struct Admin {
 }
 
 async fn start() -> Admin {
+    let bounds = Bounds {
+        connections_max: 100,
+        begin_max: Duration::from_secs(60),
+    };
+    start_within(bounds).await
+}
+
+async fn start_within(bounds: Bounds) -> Admin {
     let recorder = PrometheusBuilder::new().build_recorder();
     let handle = recorder.handle();
     let dir = tempfile::tempdir().unwrap();
@@ -62,7 +71,13 @@ async fn start() -> Admin {
     let stopped = async {
         let _ = stopped.await;
     };
-    let server = tokio::spawn(serve_and_drain(listener, grpc, pages, stopped, DRAIN));
+    let server = tokio::spawn(serve_within(
+        listener,
+        grpc,
+        pages,
+        stopped,
+        (bounds, DRAIN),
+    ));
     Admin {
         address,
         ready,
@@ -196,4 +211,56 @@ async fn grpc_health_says_what_the_page_says() {
     assert_eq!(check.into_inner().status(), yes);
     let other = health.check(asks("else.Service")).await.unwrap_err();
     assert_eq!(other.code(), tonic::Code::NotFound);
+}
+
+/// How an HTTP/2 client begins (RFC 9113 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+#[tokio::test]
+async fn who_does_not_ask_to_the_end_is_let_go() {
+    let admin = start_within(Bounds {
+        connections_max: 100,
+        begin_max: Duration::from_millis(300),
+    })
+    .await;
+    let endpoint = Endpoint::from_shared(format!("http://{}", admin.address)).unwrap();
+    let mut health = HealthClient::new(endpoint.connect().await.unwrap());
+    for sent in [
+        &b""[..],
+        &PREFACE[..20],
+        b"GET /healthz HTT",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\n",
+        // Answered, and then nothing more is asked.
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /ringfence.v1.AuditService/Tail HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n",
+    ] {
+        let mut stream = TcpStream::connect(admin.address).await.unwrap();
+        stream.write_all(sent).await.unwrap();
+        let mut answer = vec![];
+        let end = stream.read_to_end(&mut answer);
+        let ended = tokio::time::timeout(Duration::from_secs(20), end).await;
+        let sent = String::from_utf8_lossy(sent);
+        // It may end with a reset, since what was sent is not read.
+        let _ = ended.unwrap_or_else(|_| panic!("still open after {sent:?}"));
+    }
+    // One in HTTP/2 that has begun stays, asked or not.
+    let check = health.check(HealthCheckRequest::default()).await;
+    check.unwrap();
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_wait_for_a_place() {
+    let admin = start_within(Bounds {
+        connections_max: 1,
+        begin_max: Duration::from_secs(60),
+    })
+    .await;
+    let holds = TcpStream::connect(admin.address).await.unwrap();
+    let waits = admin.get("/healthz");
+    tokio::pin!(waits);
+    let served = tokio::time::timeout(Duration::from_millis(200), &mut waits).await;
+    assert!(served.is_err(), "{served:?}");
+    drop(holds);
+    let served = tokio::time::timeout(Duration::from_secs(20), waits).await;
+    assert_eq!(served.unwrap().0, StatusCode::OK);
 }

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::reader::{Report, Table, parse};
+use super::reader::{Found, Report, Table, parse};
 use super::values::{check_path, check_url};
 use super::{ConfigErrors, load};
 use crate::lock_name::LockPattern;
@@ -31,6 +31,8 @@ pub struct LockdConfig {
     pub session_ttl_max: Duration,
     /// How long a grant waits for its seal.
     pub seal_timeout: Duration,
+    /// Most connections at the gRPC port.
+    pub connections_max: usize,
 }
 
 /// Where locks are kept.
@@ -81,6 +83,7 @@ impl Default for LockdConfig {
             session_ttl_min: Duration::from_secs(1),
             session_ttl_max: Duration::from_secs(3600),
             seal_timeout: Duration::from_secs(5),
+            connections_max: 10_000,
         }
     }
 }
@@ -146,6 +149,11 @@ fn read_lockd(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Lockd
     let timeouts = Duration::from_millis(10)..=Duration::from_secs(600);
     if let Some(found) = root.duration(report, "seal_timeout", timeouts) {
         config.seal_timeout = found.value;
+    }
+    // Every range ends far below what a usize holds.
+    let size = |found: Found<u64>| usize::try_from(found.value).unwrap_or(usize::MAX);
+    if let Some(found) = root.integer(report, "connections_max", 1..=1_000_000) {
+        config.connections_max = size(found);
     }
     config.seals = read_seals(report, root);
     config.store = read_store(report, root)?;

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::server::NamedService;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 
+use crate::incoming::{self, Bounds};
 use crate::lockd::dispatch::Dispatch;
 use crate::lockd::fence::Fences;
 use crate::lockd::health::{self, Health};
@@ -188,6 +188,10 @@ async fn run_server(core: Arc<Core>, listener: TcpListener) -> Result<(), tonic:
         .set_serving::<RegistryServiceServer<Registry>>()
         .await;
 
+    let bounds = Bounds {
+        connections_max: limits.connections_max,
+        begin_max: limits.begin_max,
+    };
     let stopping = core.stopping.clone();
     let mut server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -202,7 +206,7 @@ async fn run_server(core: Arc<Core>, listener: TcpListener) -> Result<(), tonic:
         .add_service(locks)
         .add_service(registry)
         .serve_with_incoming_shutdown(
-            TcpIncoming::from(listener).with_nodelay(Some(true)),
+            incoming::stream(listener, bounds),
             stopping.cancelled_owned(),
         );
     let health_follows = async {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::{self, SealConfig, SealMode};
+use crate::incoming::BEGIN_MAX;
 use crate::lock_name::LockName;
 
 /// Settings of a lockd, apart from its store, keys and listener.
@@ -41,7 +42,10 @@ impl From<&config::LockdConfig> for Settings {
             session_ttl_min: file.session_ttl_min,
             session_ttl_max: file.session_ttl_max,
             seal_timeout: file.seal_timeout,
-            limits: Limits::default(),
+            limits: Limits {
+                connections_max: file.connections_max,
+                ..Limits::default()
+            },
             shutdown_grace: Duration::from_secs(5),
         }
     }
@@ -54,9 +58,13 @@ impl Settings {
     }
 }
 
-/// Bounds of a lockd. What is beyond them is refused with RESOURCE_EXHAUSTED.
+/// Bounds of a lockd. A call beyond them is refused with RESOURCE_EXHAUSTED; a connection waits.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// Connections of clients and proxies.
+    pub connections_max: usize,
+    /// How long a connection may take to begin.
+    pub begin_max: Duration,
     /// Acquire calls in progress.
     pub waits_max: usize,
     /// Entries in the queue of one lock.
@@ -71,7 +79,10 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
+        let file = config::LockdConfig::default();
         Limits {
+            connections_max: file.connections_max,
+            begin_max: BEGIN_MAX,
             waits_max: 200_000,
             waiters_per_lock_max: 50_000,
             watches_max: 20_000,

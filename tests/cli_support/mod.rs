@@ -92,8 +92,12 @@ impl Running {
         self.stderr.lock().unwrap().clone()
     }
 
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        kill_process(self.pid(), signal).unwrap();
     }
 
     /// Waits for its first line on stdout.

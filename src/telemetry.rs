@@ -26,6 +26,8 @@ pub const ACQUIRE_SECONDS: &str = "ringfence_lockd_acquire_seconds";
 pub const SEAL_SECONDS: &str = "ringfence_lockd_seal_seconds";
 /// Counter: releases, by whether there was such a grant.
 pub const RELEASES: &str = "ringfence_lockd_releases_total";
+/// Gauge: sessions that lockd has opened or renewed, and that live.
+pub const SESSIONS: &str = "ringfence_lockd_sessions";
 /// Counter: how often the store's watch started from its whole state.
 pub const WATCH_RESETS: &str = "ringfence_lockd_watch_resets_total";
 

@@ -1,15 +1,16 @@
-//! What a lockd bounds beside its queues: connections, and how long they may take to begin.
+//! What a lockd bounds beside its queues: connections, how long they may take to begin, sessions.
 
 mod lockd_support;
 
 use std::time::Duration;
 
-use lockd_support::{Client, Service, soon, start_with};
+use lockd_support::{Client, LONG, Service, eventually, reason, soon, start_with};
 use ringfence::lockd::{Limits, Settings};
-use ringfence::proto::KeepAliveRequest;
+use ringfence::proto::{CloseSessionRequest, KeepAliveRequest, OpenSessionRequest};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
 
 /// How an HTTP/2 client begins (RFC 9113 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -70,4 +71,42 @@ async fn connections_beyond_the_limit_wait_for_a_place() {
     client.open().await;
     drop(silent);
     soon("the third one's turn", waits).await.unwrap();
+}
+
+#[tokio::test]
+async fn sessions_beyond_the_limit_are_refused_until_one_ends() {
+    let limits = Limits {
+        sessions_max: 2,
+        ..Limits::default()
+    };
+    let Service { client, .. } = start_with(limited(limits)).await;
+    let open = |ttl: Duration| {
+        let request = OpenSessionRequest {
+            ttl_ms: ttl.as_millis() as u64,
+            holder: "test".to_owned(),
+        };
+        let mut locks = client.locks.clone();
+        async move { locks.open_session(request).await }
+    };
+    let kept = client.open().await;
+    let closed = client.open().await;
+    let refused = open(LONG).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert_eq!(reason(&refused), "limit");
+    let words = "too many sessions (sessions_max): the limit is 2";
+    assert_eq!(refused.message(), words);
+    // Who is in is not touched.
+    assert!(client.renew(&kept).await > 0);
+    client.acquire(&kept, "a", Duration::ZERO, 1).await.unwrap();
+    let close = CloseSessionRequest { session: closed };
+    client.locks.clone().close_session(close).await.unwrap();
+    open(Duration::from_secs(1)).await.unwrap();
+    assert!(open(LONG).await.is_err());
+    // That one is not renewed.
+    eventually("a place of a session that has expired", || async {
+        open(LONG).await.is_ok()
+    })
+    .await;
+    assert!(open(LONG).await.is_err());
+    assert!(client.renew(&kept).await > 0);
 }

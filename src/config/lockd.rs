@@ -33,6 +33,8 @@ pub struct LockdConfig {
     pub seal_timeout: Duration,
     /// Most connections at the gRPC port.
     pub connections_max: usize,
+    /// Most sessions that live.
+    pub sessions_max: usize,
 }
 
 /// Where locks are kept.
@@ -84,6 +86,7 @@ impl Default for LockdConfig {
             session_ttl_max: Duration::from_secs(3600),
             seal_timeout: Duration::from_secs(5),
             connections_max: 10_000,
+            sessions_max: 100_000,
         }
     }
 }
@@ -154,6 +157,9 @@ fn read_lockd(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<Lockd
     let size = |found: Found<u64>| usize::try_from(found.value).unwrap_or(usize::MAX);
     if let Some(found) = root.integer(report, "connections_max", 1..=1_000_000) {
         config.connections_max = size(found);
+    }
+    if let Some(found) = root.integer(report, "sessions_max", 1..=10_000_000) {
+        config.sessions_max = size(found);
     }
     config.seals = read_seals(report, root);
     config.store = read_store(report, root)?;

@@ -264,7 +264,7 @@ fn lockd_runs_without_a_file_and_takes_one() {
     let config = LockdConfig::parse(
         "listen = \"[::]:1\"\nadmin = \"127.0.0.1:2\"\ndata_dir = \"d\"\nkeys_dir = \"k\"\n\
          store = \"etcd\"\nsession_ttl_min = \"2s\"\nsession_ttl_max = \"10m\"\n\
-         seal_timeout = \"250ms\"\nconnections_max = 7\n\
+         seal_timeout = \"250ms\"\nconnections_max = 7\nsessions_max = 8\n\
          [etcd]\nendpoints = [\"http://127.0.0.1:2379\", \"http://b:2379/\"]\nprefix = \"/r/\"\n\
          [[seal]]\npattern = \"tenant/*\"\nmode = \"required\"\n\
          [[seal]]\npattern = \"**\"\nmode = \"best-effort\"\n",
@@ -282,7 +282,7 @@ fn lockd_runs_without_a_file_and_takes_one() {
     let modes: Vec<_> = config.seals.iter().map(|seal| seal.mode).collect();
     assert_eq!(modes, [SealMode::Required, SealMode::BestEffort]);
     assert_eq!(config.seal_timeout, Duration::from_millis(250));
-    assert_eq!(config.connections_max, 7);
+    assert_eq!((config.connections_max, config.sessions_max), (7, 8));
     assert_eq!(config.keys_dir(), std::path::PathBuf::from("k"));
 }
 
@@ -308,8 +308,8 @@ fn a_lockd_that_contradicts_itself_is_refused() {
             "line 2: `session_ttl_max` (3s) is below",
         ),
         (
-            "connections_max = 0",
-            "`connections_max` is 0: expected a whole number from 1 to 1000000",
+            "sessions_max = 0",
+            "`sessions_max` is 0: expected a whole number from 1 to 10000000",
         ),
         (
             "listen = \"127.0.0.1:1\"\nadmin = \"127.0.0.1:1\"",

@@ -54,7 +54,12 @@ impl LockService for Locks {
         let request = request.into_inner();
         let ttl = input::ttl(request.ttl_ms, &self.0.settings)?;
         let holder = input::text("holder", request.holder)?;
+        // Counted from before it was opened: at the store it ends no sooner than that.
+        let now = Instant::now();
+        let place = self.0.sessions.place(now)?;
         let (session, ttl) = self.0.store.open_session(ttl).await.map_err(Error::Store)?;
+        self.0.sessions.lives(session, ttl, now);
+        drop(place);
         tracing::info!(%session, ttl_ms = millis(ttl), holder, "session opened");
         let ttl_ms = millis(ttl);
         Ok(Response::new(OpenSessionResponse {
@@ -87,6 +92,7 @@ impl LockService for Locks {
             .close_session(session)
             .await
             .map_err(Error::Store)?;
+        self.0.sessions.ended(session);
         tracing::info!(%session, "session closed");
         Ok(Response::new(CloseSessionResponse {}))
     }
@@ -274,7 +280,12 @@ async fn renew(
     request: Result<KeepAliveRequest, Status>,
 ) -> Result<KeepAliveResponse, Status> {
     let session = input::session(&request?.session)?;
+    let now = Instant::now();
     let ttl = core.store.keep_alive(session).await.map_err(Error::Store)?;
+    match ttl {
+        Some(ttl) => core.sessions.lives(session, ttl, now),
+        None => core.sessions.ended(session),
+    }
     let ttl_ms = ttl.map_or(0, millis);
     Ok(KeepAliveResponse {
         session: session.to_string(),

@@ -27,6 +27,7 @@ mod registration;
 mod registry_service;
 mod seal;
 mod server;
+mod sessions;
 mod settings;
 pub mod status;
 
@@ -50,6 +51,7 @@ struct Core {
     fences: fence::Fences,
     keys: Arc<SigningKeys>,
     health: health::Health,
+    sessions: sessions::Sessions,
     settings: Settings,
     /// Removals of abandoned entries; awaited at shutdown.
     tasks: TaskTracker,

@@ -19,6 +19,7 @@ use crate::lockd::keys::SigningKeys;
 use crate::lockd::lock_service::Locks;
 use crate::lockd::proxies::Proxies;
 use crate::lockd::registry_service::Registry;
+use crate::lockd::sessions::Sessions;
 use crate::lockd::{Core, Settings};
 use crate::proto::lock_service_server::LockServiceServer;
 use crate::proto::registry_service_server::RegistryServiceServer;
@@ -74,6 +75,7 @@ impl Lockd {
             fences: Fences::default(),
             keys: keys.clone(),
             health: Health::default(),
+            sessions: Sessions::new(settings.limits.sessions_max),
             settings,
             store,
             tasks: TaskTracker::new(),
@@ -89,6 +91,10 @@ impl Lockd {
             }),
             tokio::spawn(keys.follow(finished.clone())),
             tokio::spawn(health::ask(core.clone(), finished.clone())),
+            tokio::spawn({
+                let (core, finished) = (core.clone(), finished.clone());
+                async move { core.sessions.tell(finished).await }
+            }),
         ];
         tracing::info!(%address, "lock service listens");
         Ok(Lockd {

@@ -44,6 +44,7 @@ impl From<&config::LockdConfig> for Settings {
             seal_timeout: file.seal_timeout,
             limits: Limits {
                 connections_max: file.connections_max,
+                sessions_max: file.sessions_max,
                 ..Limits::default()
             },
             shutdown_grace: Duration::from_secs(5),
@@ -65,6 +66,8 @@ pub struct Limits {
     pub connections_max: usize,
     /// How long a connection may take to begin.
     pub begin_max: Duration,
+    /// Sessions that were opened or renewed here and live.
+    pub sessions_max: usize,
     /// Acquire calls in progress.
     pub waits_max: usize,
     /// Entries in the queue of one lock.
@@ -83,6 +86,7 @@ impl Default for Limits {
         Limits {
             connections_max: file.connections_max,
             begin_max: BEGIN_MAX,
+            sessions_max: file.sessions_max,
             waits_max: 200_000,
             waiters_per_lock_max: 50_000,
             watches_max: 20_000,

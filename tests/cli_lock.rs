@@ -336,8 +336,11 @@ fn a_cmd_that_is_stopped_when_the_lock_is_lost_goes_on_to_its_end() {
     let mut ran = lockd.start_command(&args);
     let cmd = number_in(&ready);
     let group = Pid::from_raw(cmd.try_into().unwrap()).unwrap();
-    kill_process_group(group, Signal::STOP).unwrap();
-    until("it stands still", || is_stopped(cmd));
+    // Again where the signal with which ringfence lets its CMD go comes after it.
+    until("it stands still", || {
+        kill_process_group(group, Signal::STOP).unwrap();
+        is_stopped(cmd)
+    });
     lockd.process.signal(Signal::KILL);
     lockd.process.wait();
     let lost = Instant::now();

@@ -51,7 +51,16 @@ async fn ends_within(max: Duration, peer: &mut Peer) -> End {
     ended.expect("the connection is still open")
 }
 
+/// Together, since each lasts as long as the limit.
 #[tokio::test(flavor = "multi_thread")]
+async fn idle_clients_go_vanished_ones_too_and_long_streams_stay() {
+    tokio::join!(
+        idle_http_2_connections_give_their_places_back(),
+        a_client_that_has_vanished_is_found_while_its_stream_is_open(),
+        a_stream_that_runs_long_is_not_cut(),
+    );
+}
+
 async fn idle_http_2_connections_give_their_places_back() {
     let setup = Setup::listener("[listener.limits]\nconnections_max = 2");
     let world = World::new(&setup).await;
@@ -86,7 +95,6 @@ async fn idle_http_2_connections_give_their_places_back() {
     assert!(sender.is_closed());
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_has_vanished_is_found_while_its_stream_is_open() {
     let world = World::new(&Setup::default()).await;
     // It takes what comes and says nothing, as a machine that is gone, to the proxy.
@@ -103,7 +111,6 @@ async fn a_client_that_has_vanished_is_found_while_its_stream_is_open() {
     backend.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_runs_long_is_not_cut() {
     let world = World::new(&Setup::default()).await;
     let (mut sender, connection) = connect(&world).await;

@@ -31,10 +31,8 @@ use self::first::Entered;
 use super::Listener;
 use super::wire::Side;
 use crate::config::{PostgresListenerConfig, Replication, Upstream, UpstreamTlsMode};
-use crate::incoming::BEGIN_MAX;
 use crate::protocol::postgres::frame::StartupPacket;
 use crate::protocol::postgres::refusal::{Severity, plain_error};
-use crate::proxy::wire::within;
 
 pub use self::backend::ConnectError;
 pub use self::cancel::{CancelKey, Cancelled};
@@ -103,9 +101,7 @@ pub async fn open(
     address: SocketAddr,
 ) -> Option<Opened> {
     let door = &listener.door;
-    // From the start-up packet on the server's own authentication_timeout counts.
-    let entered = within(BEGIN_MAX, first::enter(door, stream)).await;
-    let entered = entered.ok()??;
+    let entered = first::enter(door, stream).await?;
     let (mut client, packet) = match entered {
         Entered::Session(client, packet) => (client, packet),
         Entered::Cancel(client, request) => {

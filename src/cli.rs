@@ -191,6 +191,9 @@ pub struct LockdArgs {
     /// know may be higher, and tokens fall, where the clock was ahead when an earlier store was
     /// begun in this way, or a proxy has lifted them: proxies do so again for the locks that they
     /// guard. Of an older copy of the embedded store's file nothing is noticed: remove it first.
+    ///
+    /// Stop every proxy before: the store may not know all of them, and grants are not sealed
+    /// through one that it does not know, which would go on to admit older holders.
     #[arg(long)]
     pub init: bool,
 }

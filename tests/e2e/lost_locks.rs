@@ -7,10 +7,20 @@ use crate::clients::Holder;
 use crate::lockds::{etcd, etcd_at, lockd};
 use crate::stack::{Lockd, eventually};
 
+/// What lockd says where its store may not know every proxy that runs.
+const STOP_PROXIES: &str = "Every proxy has to be stopped";
+
 /// The token of a grant. Whoever has it keeps it: each is of another lock.
 pub async fn token_of(lockd: &Lockd, lock: &str) -> u64 {
     let mut holder = Holder::open(lockd, 120_000).await;
     holder.acquire(lock, 20_000).await.unwrap().token
+}
+
+#[track_caller]
+fn says_to_stop_proxies(lockd: &Lockd) {
+    eventually("a word about proxies", || {
+        lockd.process.log().contains(STOP_PROXIES)
+    });
 }
 
 /// It ends by itself, and says why.
@@ -32,7 +42,9 @@ async fn a_lost_embedded_store_is_not_begun_again_by_itself() {
     refuses_to_start(&mut lockd, "locks.redb");
 
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    assert!(!lockd.process.log().contains(STOP_PROXIES));
     lockd.start_again(&["--init"]);
+    says_to_stop_proxies(&lockd);
     let second = token_of(&lockd, "b").await;
     assert!(u128::from(second) > now.as_millis(), "{second}");
     assert!(second > first);
@@ -83,5 +95,6 @@ async fn an_etcd_that_lost_its_data_while_no_lock_service_ran_is_noticed() {
     let (_server, _) = etcd_at(dir.path(), address);
     refuses_to_start(&mut lockd, "etcd");
     lockd.start_again(&["--init"]);
+    says_to_stop_proxies(&lockd);
     token_of(&lockd, "d").await;
 }

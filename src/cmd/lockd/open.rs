@@ -89,6 +89,7 @@ impl Place {
                 .await
                 .map_err(failed)?;
             tracing::warn!(%above, "a new store: its tokens begin above this");
+            warn_of_proxies();
             leave(&self.seen)?;
         }
         EmbeddedStore::open(path).await.map_err(failed)
@@ -131,6 +132,7 @@ impl Place {
             let above = self.above_what_is_known(seen).await?;
             store.raise_above(above).await.map_err(failed)?;
             tracing::warn!(%above, "another store than before: its tokens begin above this");
+            warn_of_proxies();
         }
         self.mark(&store, seen).await?;
         leave(&self.file)?;
@@ -205,6 +207,16 @@ impl Place {
         let store = EmbeddedStore::open(path).await.map_err(failed)?;
         Ok(store.latest().await.map_err(failed)?.max(above))
     }
+}
+
+/// A proxy that runs and is not in the set of this store is not asked to seal its grants, and lets
+/// holders of the time before in until it registers again, or for ever where it does not reach us.
+fn warn_of_proxies() {
+    tracing::warn!(
+        "this store may not know every proxy: one that has run since before admits older holders \
+         beside those that are granted now. Every proxy has to be stopped before grants are used, \
+         and may be started again then"
+    );
 }
 
 /// Gives what the store before has left another name, under which it says nothing of the present.

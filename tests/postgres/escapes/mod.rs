@@ -4,6 +4,7 @@
 
 mod ahead;
 mod calls;
+mod fetched;
 mod own;
 mod stored;
 mod temporary;

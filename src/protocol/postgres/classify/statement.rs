@@ -175,7 +175,8 @@ pub enum SessionControl {
     Execute,
     /// DEALLOCATE; `None` for ALL.
     Deallocate(Option<Box<str>>),
-    /// FETCH and MOVE of a cursor: what it does counted at its DECLARE.
+    /// FETCH and MOVE: what a cursor does counted at its DECLARE, what a portal of the protocol's
+    /// does counts as its Execute would.
     Fetch(Box<str>),
     /// CLOSE; `None` for ALL.
     CloseCursor(Option<Box<str>>),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::cursors::ends;
 use super::early::begin;
 use super::span::{Origin, Span, Step};
 use super::{
@@ -52,7 +53,7 @@ impl Session {
                     return false;
                 }
                 (span.ended, span.by_sync) = (true, true);
-                self.ahead.end_span(false);
+                self.end_ahead();
             }
             // It was planned by its Bind.
             Message::Describe(ClosedKind::Portal, _) => {
@@ -121,7 +122,7 @@ impl Session {
             Kind::Query if span.failed => {}
             Kind::Query => {
                 span.ended = true;
-                self.ahead.end_span(false);
+                self.end_ahead();
             }
             Kind::Sync => {
                 span.by_sync = true;
@@ -139,6 +140,9 @@ impl Session {
         self.rolled_back = false;
         self.asked = run.tickets.clone();
         let statement = &run.statement;
+        if ends(&statement.class) {
+            self.ends = self.next_span - 1;
+        }
         self.declares |= statement.opens.is_some();
         let unknown = statement.executes.is_some() && run.executed.is_empty();
         let mut all = run.executed.iter().chain([statement]);
@@ -241,7 +245,7 @@ impl Session {
         let span = self.span_to_fill();
         span.ended = true;
         if !span.rolls_back {
-            self.ahead.end_span(false);
+            self.end_ahead();
         } else {
             span.origin = Origin::ClientContinued;
             after.extend(frame::query(b"ROLLBACK"));
@@ -251,6 +255,14 @@ impl Session {
             self.ahead.end(false, false);
             self.spans.push_back(rollback);
         }
+    }
+
+    /// The end of a span was forwarded that does not end with a block.
+    fn end_ahead(&mut self) {
+        if !self.ahead.is_explicit() {
+            self.ends = self.next_span - 1;
+        }
+        self.ahead.end_span(false);
     }
 
     /// Before the first message after a roll-back by the proxy.

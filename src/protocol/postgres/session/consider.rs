@@ -11,7 +11,7 @@ use crate::protocol::postgres::classify::{
 };
 use crate::protocol::postgres::frame::{Bind, BindHead};
 use crate::protocol::postgres::ticket::Tickets;
-use crate::protocol::postgres::ticket::change::{self, Change, Lasts, To, changes};
+use crate::protocol::postgres::ticket::change::{Change, Lasts, To, changes};
 use crate::protocol::postgres::ticket::comment::{self, CommentTickets};
 use crate::protocol::refusal::Refusal;
 
@@ -167,7 +167,7 @@ impl Session {
                 Lasts::Transaction,
             ));
         }
-        let mut executed = match statement.executes.as_deref() {
+        let executed = match statement.executes.as_deref() {
             None => vec![],
             Some(name) => {
                 let found = self.statements.candidates(name.as_bytes(), self.open_id());
@@ -184,9 +184,13 @@ impl Session {
             }
         };
         changes.extend(changes_of_executed(statement, &executed)?);
-        if let Class::Session(SessionControl::Fetch(_)) = statement.class {
-            executed.extend(self.fetched());
-        }
+        let fetched = match &statement.class {
+            Class::Session(SessionControl::Fetch(name)) => {
+                self.run_by_fetch(name.as_bytes(), state, &considered.runs)
+            }
+            _ => vec![],
+        };
+        changes.extend(fetched.iter().flat_map(|it| it.changes.clone()));
         let late = state.snapshot_is_fixed();
         if let Class::Transaction(TransactionControl::Savepoint(name)) = &statement.class
             && let Err(error) = state.scope.clone().savepoint(name)
@@ -232,13 +236,20 @@ impl Session {
                  transaction: what it reads now was fixed before",
             ));
         }
-        considered.runs.push(Run {
-            statement: Arc::clone(statement),
+        let search_path = self.path_in(state);
+        let run = |statement, executed, search_path| Run {
+            statement,
             executed,
             tickets: now.tickets.clone(),
             comment: comment.clone(),
-            search_path: self.path_in(state),
-        });
+            search_path,
+        };
+        for it in fetched {
+            let path = it.path_in(&search_path);
+            considered.runs.push(run(it.statement, vec![], path));
+        }
+        let last = run(Arc::clone(statement), executed, search_path);
+        considered.runs.push(last);
         if !matches!(statement.class, Class::Unknown(_)) {
             considered.steps.push(Step::Statement(Some(act)));
         }
@@ -325,6 +336,7 @@ impl Session {
                 changes,
                 search_path,
                 shown: None,
+                within: 0,
             });
         }
         if bound.is_empty() {
@@ -339,6 +351,7 @@ impl Session {
                 changes: vec![],
                 search_path: None,
                 shown: None,
+                within: 0,
             });
         }
         let statements = bound
@@ -368,7 +381,7 @@ impl Session {
     pub(super) fn consider_execute(&self, portal: &[u8]) -> Result<Considered, Refusal> {
         let mut considered = self.considered(Kind::Extended);
         considered.asks = self.asks();
-        let found = self.portals.candidates(portal, self.open_id());
+        let found = self.portal(portal);
         if found.unknown || found.known.is_empty() {
             // The server may know it: a cursor that SQL declared.
             let why = Statement::unreadable(Unreadable::Failed, 0);
@@ -440,16 +453,16 @@ fn changes_of_executed(
     statement: &Statement,
     executed: &[Arc<Statement>],
 ) -> Result<Vec<Change>, Refusal> {
-    let mut changes = vec![];
+    let mut all = vec![];
     let sure = executed.len() == 1 && statement.operation == "EXECUTE";
     for executed in executed {
-        let of_executed = change::changes(executed, None)?.into_iter();
-        changes.extend(of_executed.map(|change| match sure {
+        let of_executed = changes(executed, None)?.into_iter();
+        all.extend(of_executed.map(|change| match sure {
             true => change,
             false => change.unsure(),
         }));
     }
-    Ok(changes)
+    Ok(all)
 }
 
 /// Of a portal that may be several statements one runs, and the server does not say which: where

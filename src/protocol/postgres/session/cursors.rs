@@ -4,13 +4,15 @@
 
 use std::sync::Arc;
 
+use super::names::Candidates;
 use super::span::Step;
 use super::state::{Shown, State, shows_more};
-use super::{Bound, Session};
+use super::{Bound, Path, Run, Session};
 use crate::protocol::postgres::classify::{
-    Class, OpenedCursor, SessionControl, Statement, Unreadable,
+    Class, OpenedCursor, SessionControl, Statement, TransactionControl, Unreadable,
 };
 use crate::protocol::postgres::ticket::Tickets;
+use crate::protocol::postgres::ticket::change::Change;
 use crate::protocol::refusal::Refusal;
 
 /// Most cursors of a session that are open at a time.
@@ -29,6 +31,10 @@ struct Cursor {
     holds: bool,
     /// Its transaction was committed.
     outlives: bool,
+    /// How many savepoints were open at its DECLARE: those that are not released.
+    within: usize,
+    /// One of them was rolled back to.
+    gone: bool,
 }
 
 impl Cursors {
@@ -37,13 +43,36 @@ impl Cursors {
         self.0.len() < CURSORS_MAX
     }
 
-    pub(super) fn declare(&mut self, opened: &OpenedCursor, shown: Shown) {
+    pub(super) fn declare(&mut self, opened: &OpenedCursor, shown: Shown, within: usize) {
         self.0.push(Cursor {
             name: opened.name.clone(),
             shown,
             holds: opened.holds,
             outlives: false,
+            within,
+            gone: false,
         });
+    }
+
+    /// Whether the session has declared what is open by this name, if anything is.
+    fn is_sure(&self, name: &[u8]) -> bool {
+        let mut named = self.0.iter();
+        let last = named.rfind(|cursor| cursor.name.as_bytes() == name);
+        last.is_some_and(|cursor| !cursor.gone)
+    }
+
+    /// A savepoint is released, before which so many were open.
+    pub(super) fn release(&mut self, before: usize) {
+        for cursor in &mut self.0 {
+            cursor.within = cursor.within.min(before);
+        }
+    }
+
+    /// The same is rolled back to.
+    pub(super) fn roll_back_to(&mut self, before: usize) {
+        for cursor in &mut self.0 {
+            cursor.gone |= cursor.within > before;
+        }
     }
 
     /// One of a name, or all.
@@ -65,6 +94,7 @@ impl Cursors {
             .retain(|cursor| cursor.outlives || committed && cursor.holds);
         for cursor in &mut self.0 {
             cursor.outlives = true;
+            cursor.within = 0;
         }
     }
 
@@ -91,18 +121,6 @@ impl Bound {
             Class::Session(SessionControl::Fetch(name)) => Some(name.as_bytes()),
             _ => None,
         }
-    }
-}
-
-/// Whether a portal of this statement may do more than read as SQL fetches from it.
-fn acts(statement: &Statement) -> bool {
-    match &statement.class {
-        Class::Read => false,
-        // What a cursor does counted when it was opened.
-        Class::Session(control) => {
-            !matches!(control, SessionControl::Show(_) | SessionControl::Fetch(_))
-        }
-        _ => true,
     }
 }
 
@@ -178,21 +196,140 @@ impl Session {
             if let Step::Statement(Some(act)) = step
                 && let (Some(cursor), Some(then)) = (&act.statement.opens, &act.shown)
             {
-                opened.declare(cursor, then.clone());
+                opened.declare(cursor, then.clone(), 0);
             }
         }
         let late = |cursors: &Cursors| cursors.is_late(name, shown) == Some(true);
         late(&self.certain.cursors) || late(&opened)
     }
 
-    /// What SQL's FETCH may run besides cursors, which only read: a portal that Bind has made runs
-    /// its statement then. Which one it is does not matter: any that acts counts for all.
-    pub(super) fn fetched(&self) -> Option<Arc<Statement>> {
-        let acts = |bound: &Arc<[Bound]>| {
-            let mut statements = bound.iter().map(|it| it.prepared.statement.as_ref());
-            statements.any(|it| it.is_some_and(|it| acts(it)))
-        };
-        let any = self.portals.any_named(acts);
-        any.then(|| Arc::new(Statement::unreadable(Unreadable::Failed, 0)))
+    /// What the portal of a name may be, as the server gets to it. Something that is on its way may
+    /// end it, and something else may have its name then: a function opens a cursor by any name but
+    /// the empty one.
+    pub(super) fn portal(&self, name: &[u8]) -> Candidates<'_, Arc<[Bound]>> {
+        let open = self.open_id();
+        let mut found = self.portals.candidates(name, open);
+        let here = self.portals.is_made_in(name, open) && Some(self.ends) < open;
+        if !name.is_empty() && !found.known.is_empty() && !here {
+            found.unknown |= self.may_have_ended();
+        }
+        found
+    }
+
+    /// Whether something that is on its way ends what was open, and is not answered.
+    fn may_have_ended(&self) -> bool {
+        self.spans.front().is_some_and(|span| span.id <= self.ends)
+    }
+
+    /// What SQL's FETCH or MOVE of a name runs, behind these runs of its text, with what that
+    /// changes: the statements of portals, as their Execute would. What a cursor does that the
+    /// session has declared itself counted at its DECLARE; what a function has opened may do
+    /// anything.
+    pub(super) fn run_by_fetch(&self, name: &[u8], state: &State, earlier: &[Run]) -> Vec<Fetched> {
+        let ended = earlier.iter().any(|run| ends(&run.statement.class));
+        let mut fetched = vec![];
+        for name in self.fetched_by(name) {
+            if state.cursors.is_sure(name) && !self.may_have_ended() {
+                continue;
+            }
+            let found = self.portal(name);
+            if found.unknown || found.known.is_empty() || ended {
+                fetched.push(Fetched::anything());
+            }
+            let bound = found.known.into_iter().flat_map(|it| &**it);
+            fetched.extend(bound.filter_map(Bound::fetched));
+        }
+        fetched
+    }
+
+    /// A savepoint is released, or rolled back to: what is open within it has become its parent's,
+    /// or is gone.
+    pub(super) fn end_savepoint(&mut self, control: &TransactionControl) {
+        let before = |name: &str| self.certain.scope.savepoints_before(name);
+        match control {
+            TransactionControl::Release(name) => {
+                let Some(before) = before(name) else {
+                    return;
+                };
+                let within = |it: &&mut Arc<[Bound]>| it.iter().any(|it| it.within > before);
+                for portal in self.portals.all_made().filter(within) {
+                    let bound = Arc::make_mut(portal).iter_mut();
+                    bound.for_each(|it| it.within = it.within.min(before));
+                }
+            }
+            TransactionControl::RollbackTo(name) => {
+                if let Some(before) = before(name) {
+                    let within = |it: &Arc<[Bound]>| it.iter().any(|it| it.within > before);
+                    self.portals.forget(within);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The server has bound the portal of a name: within the savepoints that are open.
+    pub(super) fn confirm_portal(&mut self, name: &[u8]) {
+        self.portals.confirm(name);
+        let within = self.certain.scope.savepoints();
+        if within > 0
+            && let Some(portal) = self.portals.made(name)
+        {
+            let bound = Arc::make_mut(portal).iter_mut();
+            bound.for_each(|it| it.within = within);
+        }
+    }
+}
+
+/// What a FETCH runs beside cursors.
+pub(super) struct Fetched {
+    pub(super) statement: Arc<Statement>,
+    /// It may come to none of them.
+    pub(super) changes: Vec<Change>,
+    /// The path in which its names were resolved.
+    pub(super) search_path: Path,
+}
+
+impl Fetched {
+    /// The path in which its names are resolved, where this is the one that counts now.
+    pub(super) fn path_in(&self, now: &Path) -> Path {
+        now.clone().filter(|_| *now == self.search_path)
+    }
+
+    fn anything() -> Fetched {
+        let mut statement = Statement::unreadable(Unreadable::Failed, 0);
+        statement.uses.everything = Some("what it fetches from is not known here");
+        Fetched {
+            statement: Arc::new(statement),
+            changes: vec![],
+            search_path: None,
+        }
+    }
+}
+
+impl Bound {
+    /// What is run as SQL fetches from it.
+    fn fetched(&self) -> Option<Fetched> {
+        let statement = self.prepared.statement.as_ref()?;
+        match &statement.class {
+            Class::Read | Class::Write => Some(Fetched {
+                statement: Arc::clone(statement),
+                changes: self.changes.iter().cloned().map(Change::unsure).collect(),
+                search_path: self.search_path.clone(),
+            }),
+            // It reads by a name that is looked at beside its own.
+            Class::Session(SessionControl::Show(_) | SessionControl::Fetch(_)) => None,
+            _ => Some(Fetched::anything()),
+        }
+    }
+}
+
+/// Whether a statement ends cursors and portals that are open: all of them, or those within a
+/// savepoint.
+pub(super) fn ends(class: &Class) -> bool {
+    use TransactionControl::{Begin, Release, Savepoint};
+    match class {
+        Class::Transaction(Begin(_) | Savepoint(_) | Release(_)) => false,
+        Class::Transaction(_) => true,
+        _ => false,
     }
 }

@@ -192,6 +192,8 @@ struct Bound {
     search_path: Path,
     /// What was shown when what it reads was fixed: as it was bound, or began to run.
     shown: Option<Shown>,
+    /// How many savepoints were open as it was bound: those that are not released.
+    within: usize,
 }
 
 impl Considered {
@@ -258,6 +260,8 @@ pub struct Session {
     exported: Option<(Box<str>, Shown)>,
     /// A span up to this one may change the path, or what it means.
     path_touched: Option<SpanId>,
+    /// The last span with which, or in which, cursors and portals end that were open.
+    ends: SpanId,
     recall: Recall,
 }
 
@@ -285,6 +289,7 @@ impl Session {
             distrusted: 0,
             exported: None,
             path_touched: None,
+            ends: 0,
             recall: Recall::default(),
         }
     }

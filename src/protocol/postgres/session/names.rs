@@ -155,11 +155,27 @@ impl<T: PartialEq> Names<T> {
         certain.then_some(&it.value)
     }
 
-    /// Whether a name other than the empty one stands, or may come to stand, for such a value.
-    pub(super) fn any_named(&self, is: impl Fn(&T) -> bool) -> bool {
-        let awaited = self.awaited.iter().filter(|it| !it.name.is_empty());
-        let awaited = awaited.map(|it| &it.value);
-        self.certain.named.values().chain(awaited).any(is)
+    /// Whether the newest value of a name is one that a message of the open span makes.
+    pub(super) fn is_made_in(&self, name: &[u8], open: Option<SpanId>) -> bool {
+        let newest = self.awaited.iter().rev().find(|it| *it.name == *name);
+        newest.is_some_and(|it| it.skips.is_some() && it.skips == open)
+    }
+
+    /// What the server has made of a name.
+    pub(super) fn made(&mut self, name: &[u8]) -> Option<&mut T> {
+        self.certain.get_mut(name)
+    }
+
+    /// All that the server has made, by a name or without one.
+    pub(super) fn all_made(&mut self) -> impl Iterator<Item = &mut T> {
+        let named = self.certain.named.values_mut();
+        named.chain(&mut self.certain.unnamed)
+    }
+
+    /// The server has forgotten these.
+    pub(super) fn forget(&mut self, is: impl Fn(&T) -> bool) {
+        self.certain.named.retain(|_, value| !is(value));
+        self.certain.unnamed.take_if(|value| is(value));
     }
 
     /// A message of the extended protocol makes it, or SQL does (`skips` is `None`).

@@ -88,7 +88,7 @@ impl Session {
             },
             BackendMessage::BindComplete => match self.take_step("BindComplete")? {
                 Step::Bind(name, shown) => {
-                    self.portals.confirm(&name);
+                    self.confirm_portal(&name);
                     self.looked(shown);
                 }
                 _ => return unexpected("BindComplete"),
@@ -206,6 +206,9 @@ impl Session {
                 Some(Some(name)) => self.portals.remove(name.as_bytes()),
                 Some(None) => self.end_portals(),
                 None => {}
+            }
+            if let Class::Transaction(control) = &statement.class {
+                self.end_savepoint(control);
             }
             self.certain.apply(act);
         }

@@ -168,7 +168,10 @@ impl State {
         let now = || [self.scope.now().tickets.clone(), act.comment.clone()];
         let shown = act.shown.clone().unwrap_or_else(now);
         match (&act.statement.opens, &act.statement.class) {
-            (Some(opened), _) => self.cursors.declare(opened, shown.clone()),
+            (Some(opened), _) => {
+                let within = self.scope.savepoints();
+                self.cursors.declare(opened, shown.clone(), within);
+            }
             (None, Class::Session(SessionControl::CloseCursor(name))) => {
                 self.cursors.close(name.as_deref());
             }
@@ -199,8 +202,16 @@ impl State {
                 // The number of savepoints was checked before the statement was forwarded.
                 let _ = self.scope.savepoint(name);
             }
-            TransactionControl::Release(name) => self.scope.release(name),
+            TransactionControl::Release(name) => {
+                if let Some(before) = self.scope.savepoints_before(name) {
+                    self.cursors.release(before);
+                }
+                self.scope.release(name);
+            }
             TransactionControl::RollbackTo(name) => {
+                if let Some(before) = self.scope.savepoints_before(name) {
+                    self.cursors.roll_back_to(before);
+                }
                 self.scope.rollback_to(name);
                 self.failed = false;
             }

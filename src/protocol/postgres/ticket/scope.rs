@@ -237,6 +237,16 @@ impl Scope {
         }
     }
 
+    /// How many savepoints are open.
+    pub fn savepoints(&self) -> usize {
+        self.block.as_ref().map_or(0, |it| it.savepoints.len())
+    }
+
+    /// How many were open before the one that a name means now.
+    pub fn savepoints_before(&self, name: &str) -> Option<usize> {
+        innermost(&self.block.as_ref()?.savepoints, name)
+    }
+
     /// ROLLBACK TO: what was set after the savepoint goes; the savepoint stays.
     pub fn rollback_to(&mut self, name: &str) {
         if let Some(block) = &mut self.block

@@ -211,21 +211,81 @@ fn bytes_are_not_certain_while_an_error_may_take_back_what_was_set() {
     assert!(it.0.lexing().standard_strings);
 }
 
+/// What a FETCH of a name runs beside itself.
+fn fetched(it: &Driven, name: &str) -> Vec<&'static str> {
+    let considered = it.consider_query(&format!("FETCH ALL FROM {name}"));
+    let mut runs = considered.unwrap().runs;
+    assert_eq!(runs.pop().unwrap().statement.operation, "FETCH");
+    runs.iter().map(|run| run.statement.operation).collect()
+}
+
 #[test]
-fn sql_may_fetch_from_a_portal_that_acts() {
+fn what_sql_fetches_from_is_run() {
     let mut it = Driven::new();
     it.did("BEGIN", "BEGIN", T);
-    assert!(it.query("FETCH ALL FROM c").runs[0].executed.is_empty());
-    it.done("FETCH 0");
-    it.ready(T);
-    it.parse("", "SELECT 1");
-    it.bind("reads", "");
-    it.sync();
-    assert!(it.query("FETCH ALL FROM reads").runs[0].executed.is_empty());
-    it.parse("", "DELETE FROM orders RETURNING a");
-    it.bind("acts", "");
-    it.sync();
-    assert_eq!(it.query("FETCH ALL FROM acts").runs[0].executed.len(), 1);
+    assert_eq!(fetched(&it, "c"), ["unknown"]);
+    it.did("DECLARE c CURSOR FOR SELECT 1", "DECLARE CURSOR", T);
+    assert!(fetched(&it, "c").is_empty());
+    for (portal, text) in [
+        ("reads", "SELECT 1"),
+        ("acts", "DELETE FROM orders RETURNING a"),
+        ("other", "EXECUTE p"),
+        ("shows", "SHOW search_path"),
+        ("by_name", "FETCH ALL FROM acts"),
+    ] {
+        it.parse("", text);
+        it.bind(portal, "");
+        it.sync();
+        it.reply(BackendMessage::ParseComplete);
+        it.reply(BackendMessage::BindComplete);
+        it.ready(T);
+    }
+    assert_eq!(fetched(&it, "reads"), ["SELECT"]);
+    assert_eq!(fetched(&it, "acts"), ["DELETE"]);
+    assert_eq!(fetched(&it, "other"), ["unknown"]);
+    assert!(fetched(&it, "shows").is_empty());
+    assert_eq!(fetched(&it, "by_name"), ["DELETE"]);
+    // Its changes, and the path that it was bound in.
+    it.did("SET search_path = other", "SET", T);
+    let considered = it.consider_query("FETCH reads").unwrap();
+    assert_eq!(considered.runs[0].search_path, None);
+    // Not answered.
+    it.query("ROLLBACK");
+    it.query("BEGIN");
+    assert_eq!(fetched(&it, "reads"), ["unknown", "SELECT"]);
+    assert_eq!(fetched(&it, "c"), ["unknown"]);
+}
+
+#[test]
+fn what_is_opened_within_a_savepoint_goes_with_it() {
+    for (last, stays) in [
+        ("ROLLBACK TO b", false),
+        ("ROLLBACK TO a", false),
+        ("RELEASE b", true),
+        ("RELEASE a", true),
+    ] {
+        let mut it = Driven::new();
+        it.did("BEGIN", "BEGIN", T);
+        it.did("SAVEPOINT a", "SAVEPOINT", T);
+        it.did("SAVEPOINT b", "SAVEPOINT", T);
+        it.did("DECLARE c CURSOR FOR SELECT 1", "DECLARE CURSOR", T);
+        it.parse("", "SELECT 1");
+        it.bind("p", "");
+        it.sync();
+        it.reply(BackendMessage::ParseComplete);
+        it.reply(BackendMessage::BindComplete);
+        it.ready(T);
+        it.did(last, last.split(' ').next().unwrap(), T);
+        let unknown = ["unknown"];
+        assert_eq!(fetched(&it, "c") != unknown, stays, "{last}");
+        assert_eq!(fetched(&it, "p") != unknown, stays, "{last}");
+        // What is released is its parent's.
+        if last == "RELEASE b" {
+            it.did("ROLLBACK TO a", "ROLLBACK", T);
+            assert_eq!(fetched(&it, "c"), unknown);
+            assert_eq!(fetched(&it, "p"), unknown);
+        }
+    }
 }
 
 #[test]

@@ -151,3 +151,23 @@ fn a_holder_of_everything_does_not_wait_for_the_catalog() {
     holder.query("DO $$ BEGIN END $$").ok();
     holder.query("UPDATE more SET id = 2").ok();
 }
+
+/// The server tells that it holds the session no more, whatever has brought that about.
+#[test]
+fn what_lets_the_session_go_unseen_is_taken_back() {
+    let world = World::with(|setup| {
+        let lines = "unmatched = \"reject\"\nreading_functions = [\"public.lets_go\"]";
+        setup.with(lines).with_rules(ORDERS)
+    });
+    let number = world.direct().query("SHOW server_version_num").value();
+    // Before PostgreSQL 14 it does not tell.
+    if number.parse::<u32>().unwrap() < 140_000 {
+        return;
+    }
+    let lets_go = "CREATE FUNCTION public.lets_go() RETURNS text LANGUAGE sql AS \
+                   $$SELECT set_config('default_transaction_read_only', 'off', false)$$";
+    world.direct().query(lets_go).ok();
+    let mut client = world.proxy.client();
+    client.query("SELECT public.lets_go()").ok();
+    assert!(held(&mut client));
+}

@@ -103,6 +103,15 @@ impl Session {
         }
     }
 
+    /// The server has told a setting (PostgreSQL 14 and later tell this one): where nothing that
+    /// was looked at let the session go, something else did.
+    pub(super) fn note_told(&mut self, name: &[u8], value: &[u8]) {
+        let lets_go = (name, value) == (PARAMETER.as_bytes(), b"off");
+        if lets_go && matches!(self.held, Held::Now | Held::ButHere) {
+            self.held = Held::Unsure;
+        }
+    }
+
     /// Whether no span is open: the end of one of ours would be taken for the client's.
     fn is_between(&self) -> bool {
         self.can_speak() && self.core.awaited_span().is_none()

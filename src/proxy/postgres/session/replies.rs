@@ -117,6 +117,9 @@ impl Session {
             self.effects.failed(span, statement, fields.sqlstate());
             self.effects.told_fatal |= fields.is_fatal();
         }
+        if let BackendMessage::ParameterStatus { name, value } = message {
+            self.note_told(name, value);
+        }
         if let BackendMessage::CommandComplete { tag } = message {
             self.effects.completed(self.core.awaited_span(), tag);
         }

@@ -6,6 +6,7 @@ mod ahead;
 mod calls;
 mod fetched;
 mod own;
+mod shadowed;
 mod stored;
 mod temporary;
 mod texts;

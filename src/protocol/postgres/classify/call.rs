@@ -5,6 +5,9 @@ use pg_raw_parse::{ConstValue, Node, nodes, raw};
 use super::statement::{Argument, FunctionUse};
 use super::sweep::qualified;
 
+/// Types that keep a text that is cast to them as it is, by their names: the server's own do.
+pub const TEXT_TYPES: [&str; 4] = ["bool", "regclass", "text", "varchar"];
+
 /// A literal, also cast to a type, or a parameter.
 pub(super) fn argument(node: Node<'_>) -> Argument {
     let node = match node {
@@ -32,7 +35,7 @@ fn keeps_text(cast: &nodes::TypeCast) -> bool {
     cast.type_name().is_some_and(|name| {
         let mut parts: Vec<&str> = name.names().iter().filter_map(|it| it.sval()).collect();
         let last = parts.pop();
-        let known = matches!(last, Some("text" | "varchar" | "bool" | "regclass"));
+        let known = last.is_some_and(|last| TEXT_TYPES.contains(&last));
         let plain = name.typmods().is_empty() && name.array_bounds().is_empty();
         known && plain && matches!(parts.as_slice(), [] | ["pg_catalog"])
     })

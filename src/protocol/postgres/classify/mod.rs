@@ -45,6 +45,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 pub use cache::{Classifier, ENTRIES_MAX, ROWS, TEXT_BYTES_CACHED_MAX, TEXTS_BYTES_MAX};
+pub use call::TEXT_TYPES;
 pub(super) use call::truth_of;
 pub(super) use session::isolation;
 pub use statement::{

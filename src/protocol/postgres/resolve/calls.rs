@@ -92,6 +92,9 @@ impl Reach<'_> {
             match effect(candidates) {
                 CallEffect::Reads => {}
                 CallEffect::Everything => self.everything("it calls a volatile function"),
+                CallEffect::Sequence if catalog.may_turn_texts(&uses.casts) => {
+                    self.everything("what its sequence's name is cast to is not the server's type");
+                }
                 CallEffect::Sequence => match call.first_text.as_deref().and_then(named) {
                     Some(table) if call.of_table && self.only_builtin(SERIAL) => {
                         self.add_sequences_of(&table);

@@ -3,6 +3,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::protocol::postgres::ticket::change::Doubts;
+
 /// An object's id at the server.
 pub type Oid = u32;
 
@@ -131,6 +133,12 @@ pub struct CatalogParts {
     pub has_wrappers: bool,
     /// Names of extensions.
     pub extensions: Vec<Box<str>>,
+    /// It has a function of its own that may be taken for `set_config`.
+    pub own_set_config: bool,
+    /// Which of [`TEXT_TYPES`] are names of types of its own, too.
+    ///
+    /// [`TEXT_TYPES`]: crate::protocol::postgres::classify::TEXT_TYPES
+    pub own_text_types: Vec<Box<str>>,
 }
 
 /// A database's relations and functions by name and by oid.
@@ -151,6 +159,8 @@ pub struct Catalog {
     json_acts: bool,
     has_wrappers: bool,
     extensions: HashSet<Box<str>>,
+    own_set_config: bool,
+    own_text_types: Vec<Box<str>>,
 }
 
 impl Catalog {
@@ -166,6 +176,8 @@ impl Catalog {
             json_acts: parts.json_acts,
             has_wrappers: parts.has_wrappers,
             extensions: parts.extensions.into_iter().collect(),
+            own_set_config: parts.own_set_config,
+            own_text_types: parts.own_text_types,
             ..Catalog::default()
         };
         for relation in parts.relations {
@@ -216,6 +228,19 @@ impl Catalog {
     /// Whether it has an extension of this name.
     pub fn has_extension(&self, name: &str) -> bool {
         self.extensions.contains(name)
+    }
+
+    /// What may be something else where `set_config` is called.
+    pub fn doubts(&self) -> Doubts {
+        Doubts {
+            function: self.own_set_config,
+            types: !self.own_text_types.is_empty(),
+        }
+    }
+
+    /// Whether a text may be another one once it is cast to one of these.
+    pub(super) fn may_turn_texts(&self, casts: &[Box<str>]) -> bool {
+        casts.iter().any(|name| self.own_text_types.contains(name))
     }
 
     pub(super) fn children(&self, oid: Oid) -> &[Oid] {

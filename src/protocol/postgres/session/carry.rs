@@ -146,7 +146,8 @@ impl Session {
         self.declares |= statement.opens.is_some();
         let unknown = statement.executes.is_some() && run.executed.is_empty();
         let mut all = run.executed.iter().chain([statement]);
-        if unknown || all.any(|it| lexing::may_set(it)) {
+        let may_set = |it: &Statement| lexing::may_set(it) || self.doubts.of_types(it);
+        if unknown || all.any(|it| may_set(it)) {
             self.lexing.hold(self.next_span);
         } else if lexing::may_take_back(statement) {
             self.lexing.touch(self.next_span);

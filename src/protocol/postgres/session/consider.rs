@@ -11,7 +11,7 @@ use crate::protocol::postgres::classify::{
 };
 use crate::protocol::postgres::frame::{Bind, BindHead};
 use crate::protocol::postgres::ticket::Tickets;
-use crate::protocol::postgres::ticket::change::{Change, Lasts, To, changes};
+use crate::protocol::postgres::ticket::change::{Change, Doubts, Lasts, To, changes};
 use crate::protocol::postgres::ticket::comment::{self, CommentTickets};
 use crate::protocol::refusal::Refusal;
 
@@ -153,9 +153,10 @@ impl Session {
         considered: &mut Considered,
         state: &mut State,
         statement: &Arc<Statement>,
-        mut changes: Vec<Change>,
+        changes: Vec<Change>,
         comment: &Tickets,
     ) -> Result<(), Refusal> {
+        let mut changes = self.doubts.about(statement, changes);
         let begins = matches!(
             statement.class,
             Class::Transaction(TransactionControl::Begin(_))
@@ -183,7 +184,7 @@ impl Session {
                 }
             }
         };
-        changes.extend(changes_of_executed(statement, &executed)?);
+        changes.extend(changes_of_executed(statement, &executed, self.doubts)?);
         let fetched = match &statement.class {
             Class::Session(SessionControl::Fetch(name)) => {
                 self.run_by_fetch(name.as_bytes(), state, &considered.runs)
@@ -452,11 +453,12 @@ impl Session {
 fn changes_of_executed(
     statement: &Statement,
     executed: &[Arc<Statement>],
+    doubts: Doubts,
 ) -> Result<Vec<Change>, Refusal> {
     let mut all = vec![];
     let sure = executed.len() == 1 && statement.operation == "EXECUTE";
     for executed in executed {
-        let of_executed = changes(executed, None)?.into_iter();
+        let of_executed = doubts.about(executed, changes(executed, None)?).into_iter();
         all.extend(of_executed.map(|change| match sure {
             true => change,
             false => change.unsure(),

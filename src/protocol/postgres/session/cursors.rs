@@ -12,7 +12,7 @@ use crate::protocol::postgres::classify::{
     Class, OpenedCursor, SessionControl, Statement, TransactionControl, Unreadable,
 };
 use crate::protocol::postgres::ticket::Tickets;
-use crate::protocol::postgres::ticket::change::Change;
+use crate::protocol::postgres::ticket::change::{Change, Doubts};
 use crate::protocol::refusal::Refusal;
 
 /// Most cursors of a session that are open at a time.
@@ -237,7 +237,7 @@ impl Session {
                 fetched.push(Fetched::anything());
             }
             let bound = found.known.into_iter().flat_map(|it| &**it);
-            fetched.extend(bound.filter_map(Bound::fetched));
+            fetched.extend(bound.filter_map(|it| it.fetched(self.doubts)));
         }
         fetched
     }
@@ -308,12 +308,13 @@ impl Fetched {
 
 impl Bound {
     /// What is run as SQL fetches from it.
-    fn fetched(&self) -> Option<Fetched> {
+    fn fetched(&self, doubts: Doubts) -> Option<Fetched> {
         let statement = self.prepared.statement.as_ref()?;
+        let changes = doubts.about(statement, self.changes.clone());
         match &statement.class {
             Class::Read | Class::Write => Some(Fetched {
                 statement: Arc::clone(statement),
-                changes: self.changes.iter().cloned().map(Change::unsure).collect(),
+                changes: changes.into_iter().map(Change::unsure).collect(),
                 search_path: self.search_path.clone(),
             }),
             // It reads by a name that is looked at beside its own.

@@ -63,10 +63,9 @@ pub(super) fn looks(statement: &Statement) -> bool {
 /// Whether a statement does nothing but set parameters: it reads nothing.
 pub(super) fn only_sets(statement: &Statement) -> bool {
     let uses = &statement.uses;
-    let sets = uses
-        .functions
-        .iter()
-        .all(|call| &*call.name == "set_config");
+    let builtin = |schema: Option<&str>| schema.is_none_or(|schema| schema == "pg_catalog");
+    let mut called = uses.functions.iter();
+    let sets = called.all(|it| &*it.name == "set_config" && builtin(it.schema.as_deref()));
     let reads = !uses.reads.is_empty() || !uses.targets.is_empty() || !uses.operators.is_empty();
     !uses.set_configs.is_empty() && sets && !reads
 }

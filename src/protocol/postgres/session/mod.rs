@@ -63,7 +63,7 @@ use self::state::State;
 use super::classify::{Class, Classified, Lexing, SessionControl, Statement, TransactionControl};
 use super::frame::{Bind, BindHead, ClosedKind, TransactionStatus};
 use super::ticket::Tickets;
-use super::ticket::change::Change;
+use super::ticket::change::{Change, Doubts};
 use super::ticket::scope::{Scope, Settings};
 
 /// Most spans that are forwarded and not ended. The shell reads no more of the client until one
@@ -262,6 +262,7 @@ pub struct Session {
     path_touched: Option<SpanId>,
     /// The last span with which, or in which, cursors and portals end that were open.
     ends: SpanId,
+    doubts: Doubts,
     recall: Recall,
 }
 
@@ -290,6 +291,7 @@ impl Session {
             exported: None,
             path_touched: None,
             ends: 0,
+            doubts: Doubts::ALL,
             recall: Recall::default(),
         }
     }
@@ -400,6 +402,11 @@ impl Session {
         self.distrusted = self.next_span - 1;
         self.certain.distrust();
         self.ahead.distrust();
+    }
+
+    /// What of `set_config` in the next message may be something else than it looks like.
+    pub fn doubt(&mut self, doubts: Doubts) {
+        self.doubts = doubts;
     }
 
     /// What the last ReadyForQuery told.

@@ -6,6 +6,7 @@ use crate::protocol::postgres::frame::{
     BackendMessage, Bind, BindHead, ClosedKind, FrontendMessage, TransactionStatus, error_response,
 };
 use crate::protocol::postgres::ticket::Tickets;
+use crate::protocol::postgres::ticket::change::Doubts;
 use crate::protocol::postgres::ticket::scope::Settings;
 use crate::protocol::refusal::Refusal;
 
@@ -26,6 +27,7 @@ impl Driven {
         session.parameter(b"standard_conforming_strings", b"on");
         session.parameter(b"client_encoding", b"UTF8");
         session.parameter(b"server_encoding", b"UTF8");
+        session.doubt(Doubts::NONE);
         Driven(session)
     }
 

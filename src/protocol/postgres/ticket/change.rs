@@ -7,7 +7,7 @@ use super::scope::{Scope, Settings};
 use super::{PARAMETER, Tickets, comment, is_parameter};
 use crate::protocol::postgres::classify::{
     Argument, Class, Classified, Isolation, SessionControl, SetConfig, SetValue, Statement,
-    isolation, truth_of,
+    TEXT_TYPES, isolation, truth_of,
 };
 use crate::protocol::postgres::frame::{Bind, rewrite_bind};
 use crate::protocol::postgres::identifier;
@@ -129,6 +129,59 @@ impl Change {
     }
 }
 
+/// What of a call of `set_config` may be something else than it looks like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Doubts {
+    /// The database has another function that may be called so.
+    pub function: bool,
+    /// The database has types that are called like those to which its arguments are cast: what
+    /// becomes of a text is not told.
+    pub types: bool,
+}
+
+impl Doubts {
+    /// What the database has is not known.
+    pub const ALL: Doubts = Doubts {
+        function: true,
+        types: true,
+    };
+
+    /// It has nothing of these names beside the server's.
+    pub const NONE: Doubts = Doubts {
+        function: false,
+        types: false,
+    };
+
+    /// Whether a statement's calls may be to another function.
+    fn of_function(self, statement: &Statement) -> bool {
+        let mut called = statement.uses.functions.iter();
+        let by_name = called
+            .any(|it| &*it.name == "set_config" && it.schema.as_deref() != Some("pg_catalog"));
+        self.function && by_name
+    }
+
+    /// What a statement changes, by what its text tells, where that is in doubt: any setting may
+    /// have become anything. A ticket counts as it was shown, whatever becomes of it at the server.
+    #[must_use]
+    pub fn about(self, statement: &Statement, mut told: Vec<Change>) -> Vec<Change> {
+        let is_ticket = |change: &Change| matches!(change, Change::Tickets(..));
+        let other = self.of_function(statement) && !told.iter().all(is_ticket);
+        if other || self.of_types(statement) {
+            told.retain(is_ticket);
+            told.extend(any_setting());
+        }
+        told
+    }
+
+    /// Whether what its calls are given may be something else, the parameter's name too.
+    pub fn of_types(self, statement: &Statement) -> bool {
+        let uses = &statement.uses;
+        let mut casts = uses.casts.iter();
+        let turned = self.types && casts.any(|name| TEXT_TYPES.contains(&&**name));
+        turned && !uses.set_configs.is_empty()
+    }
+}
+
 /// What a statement changes, in order. `bind` has the values of its parameters.
 pub fn changes(statement: &Statement, bind: Option<&Bind<'_>>) -> Result<Vec<Change>, Refusal> {
     let mut changes = vec![];
@@ -226,6 +279,16 @@ fn text_of<'t>(
     }
 }
 
+/// Any setting but the ticket may have become anything, for good.
+fn any_setting() -> [Change; 3] {
+    let strict = To::Value(Isolation::OneSnapshot);
+    [
+        Change::SearchPath(To::Value(None), Lasts::Session),
+        Change::Role(Lasts::Session),
+        Change::Isolation(strict, Lasts::Session),
+    ]
+}
+
 /// An expression that the server will evaluate.
 struct NotTold;
 
@@ -236,10 +299,7 @@ fn call_changes(
 ) -> Result<(), Refusal> {
     if !matches!(text_of(&call.name, bind), Ok(Some(_))) {
         // It could be any setting; not the ticket, of which the server would learn.
-        changes.push(Change::SearchPath(To::Value(None), Lasts::Session));
-        changes.push(Change::Role(Lasts::Session));
-        let strict = To::Value(Isolation::OneSnapshot);
-        changes.push(Change::Isolation(strict, Lasts::Session));
+        changes.extend(any_setting());
         return Ok(());
     }
     let Some(change) = call_change(call, bind)? else {

@@ -1,4 +1,4 @@
-use super::change::{Change, Lasts, To, changes, hide, hide_in_bind};
+use super::change::{Change, Doubts, Lasts, To, changes, hide, hide_in_bind};
 use super::scope::{SAVEPOINTS_MAX, Scope, Settings};
 use super::{Tickets, comment, shown, startup};
 use crate::lock_name::LockName;
@@ -421,4 +421,35 @@ fn the_members_of_a_path_are_those_that_the_server_looks_for() {
     }
     let odd = "SELECT set_config('search_path', '\u{a0}public', false)";
     assert_eq!(path(odd), None);
+}
+
+#[test]
+fn what_is_in_doubt_may_have_set_anything_but_takes_no_ticket_away() {
+    let found = |sql: &str, function, types| {
+        let classified = classify(sql.as_bytes(), Lexing::CERTAIN);
+        let statement = &classified.statements[0];
+        Doubts { function, types }.about(statement, changes(statement, None).unwrap())
+    };
+    let is_lost = |sql: &str, function, types| {
+        let found = found(sql, function, types);
+        let lost = |it: &Change| matches!(it, Change::SearchPath(To::Value(None), _));
+        found.iter().any(lost)
+    };
+    let plain = "SELECT set_config('search_path', 'a', false)";
+    let qualified = "SELECT pg_catalog.set_config('search_path', 'a', false)";
+    let cast = "SELECT pg_catalog.set_config('other'::text, 'a', false)";
+    let other = "SELECT set_config('app.tenant', 'a', false)";
+    for (sql, by_function, by_types) in [
+        (plain, true, false),
+        (qualified, false, false),
+        (cast, false, true),
+        (other, false, false),
+    ] {
+        assert!(!is_lost(sql, false, false), "{sql}");
+        assert_eq!(is_lost(sql, true, false), by_function, "{sql}");
+        assert_eq!(is_lost(sql, false, true), by_types, "{sql}");
+    }
+    let ticket = "SELECT set_config('ringfence.token', 'a', false)";
+    let told = found(ticket, true, true);
+    assert!(matches!(told.as_slice(), [Change::Tickets(..)]), "{told:?}");
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use tokio_postgres::{Client, Row};
 
 use super::acting;
+use crate::protocol::postgres::classify::TEXT_TYPES;
 use crate::protocol::postgres::resolve::{
     Catalog, CatalogParts, Dependent, ForeignKey, Function, Oid, Relation, RelationKind,
 };
@@ -31,6 +32,17 @@ const DOMAINS: &str = "SELECT DISTINCT a.attrelid, a.atttypid FROM pg_attribute 
      AND NOT a.attisdropped";
 
 const WRAPPERS: &str = "SELECT EXISTS (SELECT FROM pg_foreign_data_wrapper WHERE fdwhandler <> 0)";
+
+/// A function that takes three arguments and is called like the server's. A better match than that
+/// one is called wherever it stands in the path.
+const SET_CONFIG: &str = "SELECT EXISTS (SELECT FROM pg_proc p \
+     JOIN pg_namespace n ON n.oid = p.pronamespace \
+     WHERE p.proname = 'set_config' AND n.nspname <> 'pg_catalog' \
+     AND (p.provariadic <> 0 OR 3 BETWEEN p.pronargs - p.pronargdefaults AND p.pronargs))";
+
+/// Types whose names are those of the server's, too.
+const TYPES: &str = "SELECT DISTINCT t.typname FROM pg_type t \
+     JOIN pg_namespace n ON n.oid = t.typnamespace WHERE n.nspname <> 'pg_catalog'";
 
 const EXTENSIONS: &str = "SELECT extname FROM pg_extension";
 
@@ -82,6 +94,7 @@ pub(super) async fn load(
     client: &Client,
     reading: &[(Box<str>, Box<str>)],
 ) -> Result<Catalog, ControlError> {
+    let own_text_types = format!("{TYPES} AND t.typname IN ('{}')", TEXT_TYPES.join("', '"));
     let loaded = tokio::try_join!(
         biased;
         run(client, BEGIN),
@@ -95,12 +108,15 @@ pub(super) async fn load(
         pairs(client, DOMAINS),
         rows(client, WRAPPERS),
         rows(client, EXTENSIONS),
+        rows(client, SET_CONFIG),
+        rows(client, &own_text_types),
         acting::functions(client),
         acting::naming(client),
         run(client, END),
     )?;
     let (_, parents, owners, underlying, keys, dependents, ..) = loaded;
-    let (_, _, _, _, _, _, relations, columns, domains, wrappers, extensions, ..) = loaded;
+    let (_, _, _, _, _, _, relations, columns, domains, wrappers, ..) = loaded;
+    let (.., extensions, set_config, text_types, _, _, _) = loaded;
     let (.., called, naming, _) = loaded;
     let acting = acting::find(&called, &naming, reading, &underlying);
     let acts = |of_type: &Oid| acting.types.contains(of_type);
@@ -148,6 +164,11 @@ pub(super) async fn load(
         acting_rows,
         // A server that does not tell counts as one that has some.
         extensions: extensions
+            .iter()
+            .map(|row| name(row, 0))
+            .collect::<Result<_, _>>()?,
+        own_set_config: set_config.first().map_or(Ok(true), |row| column(row, 0))?,
+        own_text_types: text_types
             .iter()
             .map(|row| name(row, 0))
             .collect::<Result<_, _>>()?,

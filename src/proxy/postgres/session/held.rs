@@ -13,6 +13,7 @@ use super::Session;
 use crate::config::{Mode, PostgresListenerConfig};
 use crate::protocol::postgres::classify::{Class, SessionControl};
 use crate::protocol::postgres::session::{Considered, may_turn_read_write};
+use crate::protocol::postgres::ticket::change::Doubts;
 use crate::protocol::{Refusal, Unmatched};
 
 /// The parameter.
@@ -135,9 +136,13 @@ impl Session {
         if self.held == Held::Never {
             return Ok(());
         }
+        // Where there is no catalog the statement waits for one, and is looked at again.
+        let catalog = self.known_catalog();
+        let doubts = catalog.map_or(Doubts::NONE, |catalog| catalog.doubts());
         let lets_go = considered.runs.iter().any(|run| {
             let statements = run.executed.iter().chain([&run.statement]);
-            let mut statements = statements.map(|it| may_turn_read_write(it));
+            let mut statements =
+                statements.map(|it| may_turn_read_write(it) || doubts.of_types(it));
             run.tickets.is_empty() && run.comment.is_empty() && statements.any(|lets_go| lets_go)
         });
         match lets_go {

@@ -308,6 +308,8 @@ impl Session {
         if let Some(considered) = self.core.recall(message) {
             return Ok(considered);
         }
+        let doubts = self.doubts();
+        self.core.doubt(doubts);
         match self.core.consider(message) {
             Ok(considered) => {
                 let considered = Arc::new(considered);

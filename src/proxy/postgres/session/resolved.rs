@@ -21,6 +21,7 @@ use crate::protocol::postgres::resolve::{
     shadows_temporary,
 };
 use crate::protocol::postgres::session::Run;
+use crate::protocol::postgres::ticket::change::Doubts;
 
 /// Most resolutions that a session keeps at hand.
 const RESOLVED_MAX: usize = 64;
@@ -74,6 +75,13 @@ impl Session {
     pub(super) fn known_catalog(&self) -> Option<Arc<Catalog>> {
         let loaded = self.admission.catalog.clone();
         loaded.or_else(|| self.database.current())
+    }
+
+    /// What of `set_config` may be something else than it looks like. While no catalog tells, all.
+    pub(super) fn doubts(&self) -> Doubts {
+        let shifted = self.effects.shifts() || self.effects.redefined();
+        let catalog = self.known_catalog().filter(|_| !shifted);
+        catalog.map_or(Doubts::ALL, |catalog| catalog.doubts())
     }
 
     pub(super) fn resolution_of(

@@ -451,3 +451,40 @@ fn a_definition_of_a_parent_only_reaches_its_children() {
         .ok();
     assert_eq!(direct.query(keys).value(), "0");
 }
+
+/// What a rule of a table does, it does when rows are written.
+#[test]
+fn a_table_with_a_rule_is_defined_and_locked_without_a_ticket() {
+    let world = guarding_orders();
+    for sql in [
+        "CREATE TABLE acct (id int PRIMARY KEY, note text)",
+        "CREATE RULE rr AS ON DELETE TO acct DO INSTEAD UPDATE orders SET note = 'written'",
+        "INSERT INTO acct VALUES (1)",
+    ] {
+        world.direct().query(sql).ok();
+    }
+    let mut client = world.proxy.client();
+    for sql in ["DELETE FROM acct", "UPDATE acct SET note = 'x'"] {
+        client.query(sql).refused("RF002");
+    }
+    // By its new name it would do the same.
+    client
+        .query("ALTER TABLE acct RENAME TO moved")
+        .refused("RF002");
+    client
+        .query("ALTER TABLE acct ADD FOREIGN KEY (id) REFERENCES acct ON DELETE CASCADE")
+        .refused("RF002");
+    for sql in [
+        "REINDEX TABLE acct",
+        "CLUSTER acct USING acct_pkey",
+        "BEGIN; LOCK TABLE acct; COMMIT",
+        "ALTER TABLE acct OWNER TO app",
+        "CREATE POLICY p ON acct USING (id > 0)",
+        "DROP RULE rr ON acct",
+        "DROP TABLE acct",
+    ] {
+        let told = client.query(sql);
+        assert_eq!(told.code(), "", "{sql}: {told:?}");
+    }
+    assert_eq!(world.order(), "first");
+}

@@ -380,7 +380,8 @@ impl<'v> Reach<'v> {
             if step.rows && &*relation.schema == "pg_catalog" {
                 self.everything("it writes to the server's own tables");
             }
-            if relation.acts_on_write {
+            // By another name, or by a key, rows may be written behind it.
+            if relation.acts_on_write && (step.rows || moves || effect == Effect::Key) {
                 self.everything("a rule or a trigger of its target writes elsewhere");
             }
             let defines = matches!(effect, Effect::Define | Effect::Drop | Effect::Key);

@@ -2,6 +2,7 @@
 //! much goes with what they drop, unless that reaches what is guarded.
 
 use crate::cascade::SHAPE;
+use crate::client::Client;
 use crate::stack::ORDERS;
 use crate::world::World;
 
@@ -487,4 +488,50 @@ fn a_table_with_a_rule_is_defined_and_locked_without_a_ticket() {
         assert_eq!(told.code(), "", "{sql}: {told:?}");
     }
     assert_eq!(world.order(), "first");
+}
+
+/// What is the server's, and reaches no table.
+#[test]
+fn roles_databases_and_privileges_need_no_ticket_of_a_table() {
+    let world = World::with(|setup| {
+        let rules = format!("{ORDERS}database = \"app\"\n");
+        setup.and("anywhere", "", ORDERS).with_rules(&rules)
+    });
+    let mut admin = world.admin();
+    admin.query("ALTER ROLE app CREATEROLE CREATEDB").ok();
+    admin.query("GRANT CREATE ON DATABASE app TO app").ok();
+    let mut client = world.proxy.client();
+    for sql in [
+        "CREATE ROLE another",
+        "ALTER ROLE another CONNECTION LIMIT 5",
+        "GRANT another TO app",
+        "DROP ROLE another",
+        "CREATE DATABASE more",
+        "ALTER DATABASE more SET work_mem = '5MB'",
+        "DROP DATABASE more",
+        "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO app",
+        "CREATE PUBLICATION published FOR TABLE plain",
+        "BEGIN",
+        "CREATE ROLE another",
+        "ALTER DEFAULT PRIVILEGES REVOKE SELECT ON TABLES FROM app",
+        "INSERT INTO plain VALUES (1, 'x')",
+        "ROLLBACK",
+    ] {
+        let told = client.query(sql);
+        assert_eq!(told.code(), "", "{sql}: {told:?}");
+    }
+    // In a new database there is no table yet; in one that is there may be one of the rule.
+    let mut anywhere = Client::connect(world.proxy.addresses[1]);
+    anywhere.query("CREATE DATABASE more").ok();
+    anywhere.query("DROP DATABASE more").refused("RF002");
+    for sql in [
+        "CREATE DATABASE copied TEMPLATE app",
+        "ALTER DATABASE app SET work_mem = '5MB'",
+        "ALTER ROLE app SET search_path = aside",
+        "DROP OWNED BY app",
+        "CREATE PUBLICATION other FOR TABLE orders",
+        "CREATE PUBLICATION other FOR ALL TABLES",
+    ] {
+        client.query(sql).refused("RF002");
+    }
 }

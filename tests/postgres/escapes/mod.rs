@@ -4,6 +4,7 @@
 
 mod ahead;
 mod calls;
+mod elsewhere;
 mod fetched;
 mod own;
 mod shadowed;

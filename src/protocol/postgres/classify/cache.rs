@@ -61,7 +61,7 @@ impl Classifier {
         let text = match lexing.read(text) {
             Ok(text) => text,
             Err(Unreadable::Encoding) if lexing.ascii_safe => return self.classify_masked(text),
-            Err(why) => return Arc::new(Classified::unreadable(why, text.len())),
+            Err(why) => return Arc::new(Classified::unread(why, text)),
         };
         // What looks like a shape is no SQL, and must not be taken for one.
         if text.len() > TEXT_BYTES_CACHED_MAX || text.starts_with(shape::MARK) {
@@ -91,7 +91,7 @@ impl Classifier {
                 return classified;
             }
         }
-        Arc::new(Classified::unreadable(Unreadable::Encoding, text.len()))
+        Arc::new(Classified::unread(Unreadable::Encoding, text))
     }
 
     /// Parses a text, unless it is known as it is. It is remembered by its shape if it can be.

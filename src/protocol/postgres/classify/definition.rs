@@ -4,11 +4,13 @@ use pg_raw_parse::list::NodeList;
 use pg_raw_parse::{Node, nodes, raw};
 
 use super::analysed::{note_analysed, visit_bounds};
+use super::elsewhere;
 use super::statement::{Effect, RelationName, Target};
 use super::sweep::{Sweep, TooMany, is_temporary, qualified};
 use super::utility::{Found, everything, found, nested, on, on_list};
 
 const ANY: &str = "it may reach any relation";
+const PRIVILEGES: &str = "ALTER DEFAULT PRIVILEGES";
 
 fn create(name: &nodes::RangeVar) -> Effect {
     Effect::Create {
@@ -37,49 +39,43 @@ fn redefining(found: Found, sweep: &mut Sweep) -> Found {
     found
 }
 
+/// A role or a database: what no other database has either.
+fn of_server(operation: &'static str, sweep: &mut Sweep) -> Found {
+    sweep.writes = true;
+    found(operation)
+}
+
+/// Changes of published tables may be refused that were not before.
+fn publish(it: &nodes::CreatePublicationStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
+    let operation = "CREATE PUBLICATION";
+    if it.for_all_tables {
+        return Ok(everything(operation, ANY, sweep));
+    }
+    sweep.writes = true;
+    for part in it.pubobjects().iter() {
+        let Node::PublicationObjSpec(part) = part else {
+            sweep.everything(ANY);
+            continue;
+        };
+        match part.pubtable() {
+            Some(table) => {
+                sweep.visit(table.where_clause())?;
+                on(operation, table.relation(), Effect::Define, sweep)?;
+            }
+            // The tables of a schema.
+            None => sweep.everything(ANY),
+        }
+    }
+    Ok(found(operation))
+}
+
 fn object_of_list(operation: &'static str, name: &NodeList, sweep: &mut Sweep) -> Found {
     let (schema, _) = qualified(name);
     object(operation, schema, sweep)
 }
 
-/// The databases that a statement is about.
-fn databases(node: Node<'_>, sweep: &mut Sweep) {
-    use raw::ObjectType::OBJECT_DATABASE;
-    let named = |node: Node<'_>| node.as_str().map(Into::into);
-    let one = |name: Option<&str>| name.into_iter().map(Into::into).collect();
-    sweep.uses.every_database = match node {
-        // They reach what is shared: the owner and the privileges of databases.
-        Node::DropOwnedStmt(_) | Node::ReassignOwnedStmt(_) => true,
-        // The library takes what it names for relations, and does not tell other names.
-        Node::GrantStmt(it) => it.objtype == OBJECT_DATABASE,
-        _ => false,
-    };
-    sweep.uses.databases = match node {
-        Node::CreatedbStmt(it) => one(it.dbname()),
-        Node::DropdbStmt(it) => one(it.dbname()),
-        Node::AlterDatabaseStmt(it) => one(it.dbname()),
-        Node::AlterDatabaseRefreshCollStmt(it) => one(it.dbname()),
-        Node::AlterDatabaseSetStmt(it) => one(it.dbname()),
-        Node::AlterRoleSetStmt(it) => one(it.database()),
-        Node::RenameStmt(it) if it.rename_type == OBJECT_DATABASE => {
-            let names = it.subname().into_iter().chain(it.newname());
-            names.map(Into::into).collect()
-        }
-        Node::AlterOwnerStmt(it) if it.object_type == OBJECT_DATABASE => {
-            named(it.object()).into_iter().collect()
-        }
-        Node::CommentStmt(it) if it.objtype == OBJECT_DATABASE => {
-            named(it.object()).into_iter().collect()
-        }
-        Node::SecLabelStmt(it) if it.objtype == OBJECT_DATABASE => {
-            named(it.object()).into_iter().collect()
-        }
-        _ => vec![],
-    };
-}
-
 pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> {
-    databases(node, sweep);
+    elsewhere::note(node, &mut sweep.uses);
     note_analysed(node, sweep)?;
     Ok(match node {
         Node::CreateTableAsStmt(it) => {
@@ -199,6 +195,19 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
         Node::CommentStmt(_) => object("COMMENT", None, sweep),
         Node::SecLabelStmt(_) => object("SECURITY LABEL", None, sweep),
         Node::GrantStmt(_) => object("GRANT", None, sweep),
+        Node::AlterDefaultPrivilegesStmt(_) => object(PRIVILEGES, None, sweep),
+        Node::CreatePublicationStmt(it) => publish(it, sweep)?,
+        // Of the server: no table is reached but those of the databases that they name.
+        Node::CreatedbStmt(_) => of_server("CREATE DATABASE", sweep),
+        Node::DropdbStmt(_) => of_server("DROP DATABASE", sweep),
+        Node::AlterDatabaseStmt(_)
+        | Node::AlterDatabaseSetStmt(_)
+        | Node::AlterDatabaseRefreshCollStmt(_) => of_server("ALTER DATABASE", sweep),
+        Node::CreateRoleStmt(_) => of_server("CREATE ROLE", sweep),
+        Node::AlterRoleStmt(_) => of_server("ALTER ROLE", sweep),
+        // One that anything depends on, in whichever database, is not dropped.
+        Node::DropRoleStmt(_) => of_server("DROP ROLE", sweep),
+        Node::GrantRoleStmt(_) => of_server("GRANT", sweep),
         Node::CreateSchemaStmt(it) if it.schema_elts().is_empty() => {
             object("CREATE SCHEMA", it.schemaname().map(Into::into), sweep)
         }

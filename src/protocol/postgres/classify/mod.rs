@@ -34,6 +34,7 @@ mod analysed;
 mod cache;
 mod call;
 mod definition;
+mod elsewhere;
 mod locking;
 mod session;
 mod shape;
@@ -47,6 +48,7 @@ use std::sync::Arc;
 pub use cache::{Classifier, ENTRIES_MAX, ROWS, TEXT_BYTES_CACHED_MAX, TEXTS_BYTES_MAX};
 pub use call::TEXT_TYPES;
 pub(super) use call::truth_of;
+pub(super) use elsewhere::is_shared;
 pub(super) use session::isolation;
 pub use statement::{
     Argument, Class, Classified, Effect, FunctionUse, Isolation, OpenedCursor, RelationName,
@@ -100,7 +102,7 @@ impl Lexing {
 pub fn classify(text: &[u8], lexing: Lexing) -> Classified {
     match lexing.read(text) {
         Ok(text) => classify_text(text),
-        Err(why) => Classified::unreadable(why, text.len()),
+        Err(why) => Classified::unread(why, text),
     }
 }
 
@@ -109,7 +111,7 @@ fn classify_text(text: &str) -> Classified {
     let parsed = catch_unwind(AssertUnwindSafe(|| parse(text)));
     parsed
         .unwrap_or(Err(Unreadable::Failed))
-        .unwrap_or_else(|why| Classified::unreadable(why, text.len()))
+        .unwrap_or_else(|why| Classified::unread(why, text.as_bytes()))
 }
 
 fn parse(text: &str) -> Result<Classified, Unreadable> {
@@ -125,7 +127,10 @@ fn parse(text: &str) -> Result<Classified, Unreadable> {
             // Up to the end.
             _ => text.len(),
         };
-        let statement = utility::classify(raw.stmt(), start..end.min(text.len()));
+        let mut statement = utility::classify(raw.stmt(), start..end.min(text.len()));
+        if let Class::Unknown(_) = statement.class {
+            statement.uses.every_database = elsewhere::may_be_in(text.as_bytes());
+        }
         statements.push(Arc::new(statement));
     }
     Ok(Classified { statements })

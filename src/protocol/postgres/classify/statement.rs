@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::elsewhere;
+
 /// The statements of one text, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Classified {
@@ -236,7 +238,10 @@ pub struct Uses {
     pub defines_in: Vec<Option<Box<str>>>,
     /// Databases that it is about, whichever it runs in.
     pub databases: Vec<Box<str>>,
-    /// It is about databases that are not told: GRANT, and whatever a role has in any.
+    /// A database that it makes: no table is in it yet.
+    pub makes_database: Option<Box<str>>,
+    /// It is about databases that are not told, or about all: GRANT, whatever a role has in any,
+    /// the server's settings and files.
     pub every_database: bool,
     /// It may write to anything, and why.
     pub everything: Option<&'static str>,
@@ -413,7 +418,28 @@ impl Statement {
             "DDL",
             "CREATE TRIGGER",
         ];
-        OPERATIONS.contains(&self.operation) && self.executes.is_none()
+        let named = OPERATIONS.contains(&self.operation) || self.is_of_server();
+        named && self.executes.is_none()
+    }
+
+    /// Whether it is about roles or databases as such: in the database that it runs in, no name
+    /// means or does anything else behind it.
+    pub fn is_of_server(&self) -> bool {
+        const OPERATIONS: [&str; 6] = [
+            "CREATE DATABASE",
+            "ALTER DATABASE",
+            "DROP DATABASE",
+            "CREATE ROLE",
+            "ALTER ROLE",
+            "DROP ROLE",
+        ];
+        OPERATIONS.contains(&self.operation)
+    }
+
+    /// Whether it names databases, or is about all of them.
+    pub fn is_about_databases(&self) -> bool {
+        let uses = &self.uses;
+        uses.every_database || uses.makes_database.is_some() || !uses.databases.is_empty()
     }
 
     /// Whether an error in it may leave something of it done: it commits in its middle, is not
@@ -424,6 +450,7 @@ impl Statement {
             || self.uses.concurrently
             || matches!(self.class, Class::Maintenance)
             || self.operation == "DDL"
+            || self.is_of_server()
             || called.any(|call| &*call.name == "setval")
     }
 }
@@ -444,9 +471,20 @@ impl Classified {
     }
 
     /// A text that could not be read.
-    pub fn unreadable(why: Unreadable, bytes: usize) -> Classified {
+    pub fn unread(why: Unreadable, text: &[u8]) -> Classified {
+        let statement = Statement::unreadable(why, text.len());
+        Classified::about(statement, elsewhere::may_be_in(text))
+    }
+
+    /// A text of so many bytes that was not seen.
+    pub fn unseen(why: Unreadable, bytes: usize) -> Classified {
+        Classified::about(Statement::unreadable(why, bytes), true)
+    }
+
+    fn about(mut statement: Statement, every_database: bool) -> Classified {
+        statement.uses.every_database = every_database;
         Classified {
-            statements: vec![Arc::new(Statement::unreadable(why, bytes))],
+            statements: vec![Arc::new(statement)],
         }
     }
 }

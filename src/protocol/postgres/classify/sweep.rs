@@ -10,6 +10,7 @@ use pg_raw_parse::walk::{Recurse, walk_manual};
 use pg_raw_parse::{ConstValue, Node, nodes, raw};
 
 use super::call::{argument, by_syntax, serial_of, syntax_function, truth};
+use super::elsewhere;
 use super::locking::locked;
 use super::statement::{Argument, Effect, FunctionUse, RelationName, SetConfig, Target, Uses};
 
@@ -76,6 +77,9 @@ impl Sweep {
             effect,
             only: !name.inh,
         };
+        if effect.changes_rows() && elsewhere::may_be_shared(&target.relation) {
+            elsewhere::every(&mut self.uses);
+        }
         add(&mut self.uses.targets, target)
     }
 
@@ -125,6 +129,7 @@ impl Sweep {
     pub(super) fn is_only_planned(&mut self) {
         (self.writes, self.locks_rows) = (self.uses.everything.is_some(), false);
         self.uses.targets.clear();
+        self.uses.every_database = false;
         self.uses.defines_in.clear();
         self.uses.redefines = false;
         self.uses.if_not_exists = false;

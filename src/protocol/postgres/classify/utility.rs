@@ -9,6 +9,7 @@ use pg_raw_parse::list::NodeList;
 use pg_raw_parse::{Node, nodes, raw};
 
 use super::definition::data_definition;
+use super::elsewhere;
 use super::session;
 use super::statement::{
     Class, Effect, OpenedCursor, SessionControl, Statement, TransactionControl, Unreadable,
@@ -150,7 +151,7 @@ fn statement(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> {
         | Node::AlterSystemStmt(_) => maintain(node, sweep)?,
         Node::CallStmt(_) => everything("CALL", "a procedure may write to anything", sweep),
         Node::DoStmt(_) => everything("DO", "a code block may write to anything", sweep),
-        Node::LoadStmt(_) => everything("LOAD", "a library may do anything", sweep),
+        Node::LoadStmt(_) => everywhere("LOAD", "a library may do anything", sweep),
         other => data_definition(other, sweep)?,
     })
 }
@@ -173,6 +174,12 @@ pub(super) fn nested(
 pub(super) fn everything(operation: &'static str, why: &'static str, sweep: &mut Sweep) -> Found {
     sweep.everything(why);
     found(operation)
+}
+
+/// It may write to anything, in any database.
+fn everywhere(operation: &'static str, why: &'static str, sweep: &mut Sweep) -> Found {
+    elsewhere::every(&mut sweep.uses);
+    everything(operation, why, sweep)
 }
 
 fn prepare(it: &nodes::PrepareStmt) -> Result<Found, TooMany> {
@@ -240,14 +247,14 @@ fn truth(node: Node<'_>) -> Option<bool> {
 
 fn copy(it: &nodes::CopyStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
     if it.is_program {
-        return Ok(everything(
+        return Ok(everywhere(
             "COPY",
             "COPY runs a program at the server",
             sweep,
         ));
     }
     if !it.is_from && it.filename().is_some() {
-        return Ok(everything(
+        return Ok(everywhere(
             "COPY",
             "COPY writes a file at the server",
             sweep,
@@ -307,7 +314,7 @@ fn maintain(node: Node<'_>, sweep: &mut Sweep) -> Result<Found, TooMany> {
         Node::ClusterStmt(it) => on("CLUSTER", it.relation(), Effect::Define, sweep)?,
         Node::ReindexStmt(it) => on("REINDEX", it.relation(), Effect::Define, sweep)?,
         Node::AlterSystemStmt(_) => {
-            everything("ALTER SYSTEM", "it changes the server's settings", sweep)
+            everywhere("ALTER SYSTEM", "it changes the server's settings", sweep)
         }
         _ => found("CHECKPOINT"),
     };

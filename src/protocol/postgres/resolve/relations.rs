@@ -6,7 +6,7 @@ use super::calls::{computes, makes_table};
 use super::catalog::{Oid, Relation, RelationKind};
 use super::{PostgresRules, View};
 use crate::protocol::postgres::classify::{
-    Class, Effect, RelationName, SessionControl, Statement, Target, Uses,
+    Class, Effect, RelationName, SessionControl, Statement, Target, Uses, is_shared,
 };
 
 /// Most relations that one statement reaches; more is everything.
@@ -28,6 +28,8 @@ pub(super) struct Reach<'v> {
     pub(super) schemas: Vec<Option<Box<str>>>,
     /// Databases that it is about, whichever it runs in.
     pub(super) databases: Vec<Box<str>>,
+    /// Databases that it makes.
+    pub(super) made_databases: Vec<Box<str>>,
     /// It is about databases that are not told.
     pub(super) every_database: bool,
     /// It may write to anything, and why.
@@ -47,6 +49,7 @@ impl<'v> Reach<'v> {
             created: vec![],
             schemas: vec![],
             databases: vec![],
+            made_databases: vec![],
             every_database: false,
             everything: None,
             temporary: false,
@@ -65,6 +68,8 @@ impl<'v> Reach<'v> {
             && self.created.is_empty()
             && self.schemas.is_empty()
             && self.databases.is_empty()
+            && self.made_databases.is_empty()
+            && !self.every_database
     }
 
     pub(super) fn everything(&mut self, why: &'static str) {
@@ -101,6 +106,7 @@ impl<'v> Reach<'v> {
         }
         self.schemas.extend(uses.defines_in.iter().cloned());
         self.databases.extend(uses.databases.iter().cloned());
+        self.made_databases.extend(uses.makes_database.clone());
         self.every_database |= uses.every_database;
         for target in &uses.targets {
             let name = &target.relation;
@@ -378,6 +384,7 @@ impl<'v> Reach<'v> {
                 self.foreign.push(oid);
             }
             if step.rows && &*relation.schema == "pg_catalog" {
+                self.every_database |= is_shared(&relation.name);
                 self.everything("it writes to the server's own tables");
             }
             // By another name, or by a key, rows may be written behind it.

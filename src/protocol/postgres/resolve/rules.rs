@@ -1,5 +1,7 @@
 //! The rules of a Postgres listener: databases, schemas and tables, and the locks that guard them.
 
+mod elsewhere;
+
 use super::catalog::Relation;
 use super::relations::Reach;
 use super::{Required, View};
@@ -344,7 +346,16 @@ impl PostgresRules {
 
     /// Adds every lock that guards something in a database.
     fn add_all(&self, database: &str, locks: &mut Vec<LockName>) -> Result<(), &'static str> {
-        for rule in &self.rules {
+        self.add(database, |_| true, locks)
+    }
+
+    fn add(
+        &self,
+        database: &str,
+        counts: impl Fn(&PostgresRule) -> bool,
+        locks: &mut Vec<LockName>,
+    ) -> Result<(), &'static str> {
+        for rule in self.rules.iter().filter(|rule| counts(rule)) {
             let Some(captures) = rule.in_database(database) else {
                 continue;
             };
@@ -383,16 +394,10 @@ impl PostgresRules {
                 return Required::Unclassified(why);
             }
         }
-        for database in &reach.databases {
-            if let Err(why) = self.add_all(database, &mut locks) {
-                return Required::Unclassified(why);
-            }
-        }
-        for rule in self.rules.iter().filter(|_| reach.every_database) {
-            match rule.lock.fixed() {
-                Some(lock) => locks.push(lock.clone()),
-                None => return Required::Unclassified(UNTOLD),
-            }
+        let (databases, made) = (&reach.databases, &reach.made_databases);
+        let elsewhere = self.add_elsewhere(databases, made, reach.every_database, &mut locks);
+        if let Err(why) = elsewhere {
+            return Required::Unclassified(why);
         }
         if locks.is_empty() && self.unmatched == Unmatched::Reject {
             return Required::Unclassified(NO_RULE);

@@ -153,7 +153,7 @@ impl Session {
             self.lexing.touch(self.next_span);
         }
         if let Class::Session(SessionControl::Prepare { name, statement }) = &statement.class {
-            self.note_set_config(Some(statement));
+            self.note_prepared(Some(statement));
             let prepared = Prepared {
                 statement: Some(Arc::clone(statement)),
                 comment: Tickets::default(),
@@ -210,7 +210,7 @@ impl Session {
     fn take_name(&mut self, name: Name) {
         match name {
             Name::Statement(name, prepared) => {
-                self.note_set_config(prepared.statement.as_deref());
+                self.note_prepared(prepared.statement.as_deref());
                 self.statements.await_one(&name, prepared, self.open_id());
             }
             Name::Portal(name, portal) => self.portals.await_one(&name, portal, self.open_id()),
@@ -222,8 +222,9 @@ impl Session {
         }
     }
 
-    fn note_set_config(&mut self, prepared: Option<&Statement>) {
+    fn note_prepared(&mut self, prepared: Option<&Statement>) {
         self.sets_config |= prepared.is_some_and(|it| !it.uses.set_configs.is_empty());
+        self.prepares_about_databases |= prepared.is_some_and(Statement::is_about_databases);
     }
 
     fn new_span(&mut self, origin: Origin) -> Span {

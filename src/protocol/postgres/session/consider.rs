@@ -53,7 +53,7 @@ impl Session {
         }
     }
 
-    fn considered(&self, kind: Kind) -> Considered {
+    pub(super) fn considered(&self, kind: Kind) -> Considered {
         Considered {
             runs: vec![],
             asks: false,
@@ -168,7 +168,7 @@ impl Session {
                 Lasts::Transaction,
             ));
         }
-        let executed = match statement.executes.as_deref() {
+        let mut executed = match statement.executes.as_deref() {
             None => vec![],
             Some(name) => {
                 let found = self.statements.candidates(name.as_bytes(), self.open_id());
@@ -192,6 +192,10 @@ impl Session {
             _ => vec![],
         };
         changes.extend(fetched.iter().flat_map(|it| it.changes.clone()));
+        if statement.executes.is_some() && executed.is_empty() {
+            let unknown = self.prepares_about_databases.then(|| self.unknown());
+            executed.extend(unknown.map(Arc::new));
+        }
         let late = state.snapshot_is_fixed();
         if let Class::Transaction(TransactionControl::Savepoint(name)) = &statement.class
             && let Err(error) = state.scope.clone().savepoint(name)
@@ -342,9 +346,8 @@ impl Session {
         }
         if bound.is_empty() {
             // A statement that SQL within a function prepared.
-            let unknown = Statement::unreadable(Unreadable::Failed, 0);
             let prepared = Prepared {
-                statement: Some(Arc::new(unknown)),
+                statement: Some(Arc::new(self.unknown())),
                 comment: Tickets::default(),
             };
             bound.push(Bound {
@@ -385,7 +388,7 @@ impl Session {
         let found = self.portal(portal);
         if found.unknown || found.known.is_empty() {
             // The server may know it: a cursor that SQL declared.
-            let why = Statement::unreadable(Unreadable::Failed, 0);
+            let why = self.unknown();
             let mut state = self.ahead.clone();
             let none = Tickets::default();
             self.add_run(&mut considered, &mut state, &Arc::new(why), vec![], &none)?;
@@ -424,28 +427,6 @@ impl Session {
         }
         considered.asks |= self.has_new_tickets(&considered.runs);
         Ok(considered)
-    }
-
-    fn consider_function(&self) -> Considered {
-        let statement = Arc::new(Statement {
-            operation: "function call",
-            class: Class::Write,
-            ..Statement::unreadable(Unreadable::Failed, 0)
-        });
-        let now = self.ahead.scope.now();
-        Considered {
-            runs: vec![Run {
-                statement,
-                executed: vec![],
-                tickets: now.tickets.clone(),
-                comment: Tickets::default(),
-                search_path: self.path_in(&self.ahead),
-            }],
-            asks: self.asks(),
-            may_commit: !self.ahead.is_explicit() || self.is_behind(),
-            steps: vec![Step::Function],
-            ..self.considered(Kind::Query)
-        }
     }
 }
 

@@ -234,7 +234,7 @@ impl Session {
             }
             let found = self.portal(name);
             if found.unknown || found.known.is_empty() || ended {
-                fetched.push(Fetched::anything());
+                fetched.push(Fetched::anything(self.unknown()));
             }
             let bound = found.known.into_iter().flat_map(|it| &**it);
             fetched.extend(bound.filter_map(|it| it.fetched(self.doubts)));
@@ -295,8 +295,7 @@ impl Fetched {
         now.clone().filter(|_| *now == self.search_path)
     }
 
-    fn anything() -> Fetched {
-        let mut statement = Statement::unreadable(Unreadable::Failed, 0);
+    fn anything(mut statement: Statement) -> Fetched {
         statement.uses.everything = Some("what it fetches from is not known here");
         Fetched {
             statement: Arc::new(statement),
@@ -319,7 +318,10 @@ impl Bound {
             }),
             // It reads by a name that is looked at beside its own.
             Class::Session(SessionControl::Show(_) | SessionControl::Fetch(_)) => None,
-            _ => Some(Fetched::anything()),
+            _ => Some(Fetched::anything(Statement::unreadable(
+                Unreadable::Failed,
+                0,
+            ))),
         }
     }
 }

@@ -45,6 +45,7 @@ mod reply;
 mod span;
 mod state;
 mod tamper;
+mod unknown;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -242,6 +243,8 @@ pub struct Session {
     copying: bool,
     /// A statement was prepared that calls set_config.
     sets_config: bool,
+    /// A statement was prepared that is about databases: one that is not known may be that.
+    prepares_about_databases: bool,
     /// A cursor was declared.
     declares: bool,
     /// The client believes in a transaction that the proxy rolled back, and was not told yet.
@@ -281,6 +284,7 @@ impl Session {
             portals: Names::new(),
             copying: false,
             sets_config: false,
+            prepares_about_databases: false,
             declares: false,
             rolled_back: false,
             skips: false,

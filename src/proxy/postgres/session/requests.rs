@@ -226,7 +226,7 @@ impl Session {
             self.backend.send(raw.bytes);
             return Ok(Taken::Forwarded);
         }
-        let unread = Classified::unreadable(Unreadable::TooLong, raw.payload_bytes);
+        let unread = Classified::unseen(Unreadable::TooLong, raw.payload_bytes);
         let message = match tag {
             b'Q' => Message::Query(head, &unread),
             b'P' => Message::Parse(Parse::name(head)?, head, &unread),
@@ -329,7 +329,7 @@ impl Session {
         if !observes || refusal.after == AfterRefusal::Close {
             return None;
         }
-        let unread = |text: &[u8]| Classified::unreadable(Unreadable::Failed, text.len());
+        let unread = |text: &[u8]| Classified::unread(Unreadable::Failed, text);
         let considered = match message {
             Message::Query(text, _) => self.core.consider(Message::Query(text, &unread(text))),
             Message::Parse(name, text, _) => {

@@ -61,10 +61,11 @@ fn key(run: &Run) -> (usize, usize) {
 }
 
 impl Session {
-    /// The locks of what cannot be told: all that the rules name for this database.
-    pub(super) fn locks_of_anything(&self) -> Result<Vec<LockName>, Untold> {
+    /// The locks of a run of which it cannot be told what it does: all that the rules name for this
+    /// database, and for those that its text is about.
+    pub(super) fn locks_of_anything(&self, run: &Run) -> Result<Vec<LockName>, Untold> {
         let rules = &self.listener.config.rules;
-        match rules.everything(&self.identity.database) {
+        match rules.everything_of(&self.identity.database, statements(run)) {
             Required::Write(locks) => Ok(locks),
             Required::Unclassified(why) => Err(Refusal::unclassified(why).into()),
             Required::Read | Required::Temporary => Ok(vec![]),
@@ -194,7 +195,7 @@ impl Session {
         if rejects || unfit || self.names_matter(run) {
             return Ok(None);
         }
-        let Ok(locks) = self.locks_of_anything() else {
+        let Ok(locks) = self.locks_of_anything(run) else {
             return Ok(None);
         };
         let claims = match self.claims_of(run) {
@@ -265,8 +266,7 @@ impl Session {
     /// Whether a run may change rows of another server, which is to be refused.
     fn may_be_foreign(&mut self, run: &Run) -> Result<bool, Untold> {
         let refuses = self.listener.config.rules.foreign_writes() == ForeignWrites::Refuse;
-        let statements = run.executed.iter().chain([&run.statement]);
-        let mut targets = statements.flat_map(|it| &it.uses.targets);
+        let mut targets = statements(run).flat_map(|it| &it.uses.targets);
         if !refuses || !targets.any(|it| it.effect.changes_rows()) {
             return Ok(false);
         }
@@ -332,9 +332,13 @@ pub(super) fn follow_created(created: &mut Vec<RelationName>, statement: &Statem
 
 /// Whether a run names relations.
 fn names(run: &Run) -> bool {
-    let statements = run.executed.iter().chain([&run.statement]);
-    let mut uses = statements.map(|it| &it.uses);
+    let mut uses = statements(run).map(|it| &it.uses);
     uses.any(|it| !it.targets.is_empty() || !it.reads.is_empty())
+}
+
+/// What a run is, with what it executes.
+pub(super) fn statements(run: &Run) -> impl Iterator<Item = &Statement> {
+    run.executed.iter().chain([&run.statement]).map(|it| &**it)
 }
 
 /// Whether a run calls anything that is written, or executes what was prepared.
@@ -356,6 +360,9 @@ pub(super) fn defines(statement: &Statement) -> bool {
         return false;
     }
     const NAMED: [&str; 6] = ["CREATE", "ALTER", "DROP", "IMPORT", "DDL", "DO"];
+    if statement.is_of_server() {
+        return false;
+    }
     let word = |word: &str| {
         let rest = statement.operation.strip_prefix(word);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
@@ -375,12 +382,14 @@ pub(super) fn makes_type(statement: &Statement, catalog: &Catalog) -> bool {
 /// Whether a statement may change what existing names mean or do: a rule, a view, a function. Until
 /// it is committed no catalog tells of it.
 pub(super) fn shifts(statement: &Statement) -> bool {
-    const PLAIN: [&str; 8] = [
+    const PLAIN: [&str; 10] = [
         "CREATE TABLE",
         "CREATE TABLE AS",
         "CREATE INDEX",
         "CREATE SEQUENCE",
         "CREATE SCHEMA",
+        "CREATE PUBLICATION",
+        "ALTER DEFAULT PRIVILEGES",
         "DROP",
         "SELECT",
         "COMMENT",

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::Session;
 use super::effects::Ending;
-use super::resolved::drops;
+use super::resolved::{drops, statements};
 use super::weigh::Untold;
 use crate::config::Mode;
 use crate::protocol::Refusal;
@@ -32,10 +32,6 @@ pub(super) enum Unseen {
 const UNSEEN: &str = "what this transaction has defined may lead the write to a foreign table, and \
      may be applied there after its session is gone: commit the definition before, or see \
      `foreign_writes`";
-
-fn statements(run: &Run) -> impl Iterator<Item = &Statement> {
-    run.executed.iter().chain([&run.statement]).map(|it| &**it)
-}
 
 impl Session {
     /// Refuses a write that may reach a table of another server by what the transaction has defined

@@ -221,13 +221,13 @@ impl Session {
             if self.reads_what_came_to_act(&run.statement)? {
                 ending.distrust();
                 ending.because = Some("a cursor reads by what has come to act");
-                needed = self.locks_of_anything()?;
+                needed = self.locks_of_anything(run)?;
             }
             if self.holds_what_changed(run, &mut ending) {
                 // It is read at the transaction's end.
                 ending.distrust();
                 ending.because = Some("what a cursor of its transaction does is not known");
-                needed = self.locks_of_anything()?;
+                needed = self.locks_of_anything(run)?;
             }
             let of_run = self.claims_of(run)?;
             if let Some(lock) = missing(&needed, &of_run) {
@@ -293,7 +293,7 @@ impl Session {
             follow_created(&mut ending.created, &run.statement);
             ending.because =
                 Some("an earlier statement of its transaction may have changed what names do");
-            return self.locks_of_anything();
+            return self.locks_of_anything(run);
         }
         let resolution = self.resolution_of(run, ending)?;
         ending.because = resolution.everything;

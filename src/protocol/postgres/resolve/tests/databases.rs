@@ -64,6 +64,20 @@ fn what_is_about_another_database_needs_its_locks() {
         ("DROP OWNED BY ann", &["other", "shop", "third"]),
         ("REASSIGN OWNED BY ann TO bob", &["other", "shop", "third"]),
         ("GRANT SELECT ON free TO bob", &["shop"]),
+        ("CREATE DATABASE new", &["shop"]),
+        ("CREATE DATABASE new TEMPLATE third", &["shop", "third"]),
+        ("CREATE ROLE bob", &["shop"]),
+        (
+            "ALTER ROLE ann SET work_mem = 1",
+            &["other", "shop", "third"],
+        ),
+        ("ALTER SYSTEM SET work_mem = 1", &["other", "shop", "third"]),
+        ("LOAD 'x'", &["other", "shop", "third"]),
+        ("COPY free TO PROGRAM 'x'", &["other", "shop", "third"]),
+        ("COPY free TO '/x'", &["other", "shop", "third"]),
+        ("DELETE FROM pg_tablespace", &["other", "shop", "third"]),
+        ("SELEC 1", &["shop"]),
+        ("DRO DATABASE other", &["other", "shop", "third"]),
     ] {
         let rules = vec![rule("shop"), rule("other"), rule("third")];
         match needed(text, rules) {
@@ -92,4 +106,38 @@ fn what_is_about_any_database_is_refused_where_their_locks_cannot_be_told() {
     }
     let own = Required::Write(vec!["tenant/shop".parse().unwrap()]);
     assert_eq!(needed("DROP TABLE free", vec![tenants()]), own);
+}
+
+/// A rule for a table of one database is for nothing that is the server's.
+#[test]
+fn what_reaches_no_table_needs_no_tables_lock() {
+    let rule = || PostgresRule::new(Some("shop"), None, Some("public.orders"), "orders").unwrap();
+    let anywhere = PostgresRule::new(None, None, Some("public.orders"), "orders").unwrap();
+    for text in ["CREATE DATABASE other", "CREATE ROLE bob"] {
+        let told = needed(text, vec![anywhere.clone()]);
+        assert_eq!(told, Required::Write(vec![]), "{text}");
+    }
+    for text in [
+        "CREATE ROLE bob",
+        "DROP ROLE bob",
+        "GRANT ann TO bob",
+        "CREATE DATABASE other",
+        "DROP DATABASE other",
+        "ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO bob",
+        "CREATE PUBLICATION p FOR TABLE free",
+    ] {
+        assert_eq!(
+            needed(text, vec![rule()]),
+            Required::Write(vec![]),
+            "{text}"
+        );
+    }
+    let own = Required::Write(vec!["orders".parse().unwrap()]);
+    for text in [
+        "DROP DATABASE shop",
+        "CREATE DATABASE other TEMPLATE shop",
+        "CREATE PUBLICATION p FOR TABLE orders",
+    ] {
+        assert_eq!(needed(text, vec![rule()]), own, "{text}");
+    }
 }

@@ -116,7 +116,7 @@ fn the_error_of_a_pipeline_without_a_block_ends_its_transaction() {
     it.ready(E);
     it.did("ROLLBACK", "ROLLBACK", I);
     // What was not read may have begun one.
-    let unread = Classified::unreadable(Unreadable::TooLong, 5);
+    let unread = Classified::unseen(Unreadable::TooLong, 5);
     it.send(Message::Parse(b"", b"BEGIN", &unread));
     it.bind("", "");
     it.execute("");

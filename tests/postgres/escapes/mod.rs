@@ -6,6 +6,7 @@ mod ahead;
 mod calls;
 mod elsewhere;
 mod fetched;
+mod outdated;
 mod own;
 mod shadowed;
 mod stored;

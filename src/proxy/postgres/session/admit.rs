@@ -32,6 +32,8 @@ const ROUNDS_MAX: usize = 64;
 pub(super) struct Admission {
     verifying: Option<(Tickets, Waiting<()>)>,
     loading: Option<Waiting<Arc<Catalog>>>,
+    /// It does without that catalog, where none is to be had soon.
+    spares: bool,
     asking_foreign: Option<Waiting<ForeignTables>>,
     settling: Option<Waiting<(Vec<Settled>, Standing)>>,
     recording: Option<oneshot::Receiver<Result<Recorded, Refusal>>>,
@@ -41,6 +43,8 @@ pub(super) struct Admission {
     cancelled: bool,
     /// A catalog that was loaded for this message.
     pub(super) catalog: Option<Arc<Catalog>>,
+    /// None was to be had soon enough for this message, which does without.
+    pub(super) without_catalog: bool,
     /// Whether the database has tables of other servers, asked for this message.
     pub(super) foreign: Option<ForeignTables>,
     /// It was loaded again for a name that was not in it.
@@ -84,6 +88,7 @@ impl Admission {
     /// The message at hand was dealt with, or nobody waits for it any more.
     pub(super) fn forget(&mut self) {
         let used = self.catalog.is_some()
+            || self.without_catalog
             || self.foreign.is_some()
             || self.rounds > 0
             || self.refused.is_some()
@@ -154,7 +159,10 @@ impl Session {
                 return false;
             };
             admission.loading = None;
-            admission.catalog = admission.refuse(outcome);
+            match (outcome, std::mem::take(&mut admission.spares)) {
+                (Err(_), true) => admission.without_catalog = true,
+                (outcome, _) => admission.catalog = admission.refuse(outcome),
+            }
             return true;
         }
         if let Some(asking) = &mut admission.asking_foreign {
@@ -228,6 +236,14 @@ impl Session {
     pub(super) fn begin_loading(&mut self, seen: Option<Arc<Catalog>>) {
         self.admission.reloaded |= seen.is_some();
         let loading = settle::load(Arc::clone(&self.database), seen);
+        self.admission.loading = Some(Box::pin(loading));
+    }
+
+    /// The same where the message passes without, too, and its session is not trusted then.
+    pub(super) fn begin_loading_soon(&mut self, seen: Option<Arc<Catalog>>) {
+        self.admission.reloaded |= seen.is_some();
+        self.admission.spares = true;
+        let loading = settle::load_soon(Arc::clone(&self.database), seen);
         self.admission.loading = Some(Box::pin(loading));
     }
 

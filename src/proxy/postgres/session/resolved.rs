@@ -14,7 +14,7 @@ use crate::config::Mode;
 use crate::lock_name::LockName;
 use crate::protocol::Refusal;
 use crate::protocol::postgres::classify::{
-    Class, Effect, RelationName, Statement, TEXT_BYTES_CACHED_MAX,
+    Class, Effect, RelationName, SessionControl, Statement, TEXT_BYTES_CACHED_MAX,
 };
 use crate::protocol::postgres::resolve::{
     Catalog, ForeignTables, ForeignWrites, Required, Resolution, View, redefines, resolve,
@@ -96,7 +96,7 @@ impl Session {
                 self.database.load_aside();
                 return Err(Untold::Unobserved);
             }
-            if let Some(resolution) = self.whatever_it_is(run, ending)? {
+            if let Some(resolution) = self.whatever_it_is(run, ending, None)? {
                 self.database.load_aside();
                 return Ok(resolution);
             }
@@ -144,7 +144,7 @@ impl Session {
         let rules = &self.listener.config.rules;
         let resolution = resolve(&run.statement, &run.executed, &view, rules);
         if resolution.missing && !self.admission.reloaded && !observes {
-            if let Some(resolution) = self.whatever_it_is(run, ending)? {
+            if let Some(resolution) = self.whatever_it_is(run, ending, Some(&catalog))? {
                 return Ok(resolution);
             }
             self.begin_loading(Some(catalog));
@@ -180,12 +180,14 @@ impl Session {
             && self.effects.are_none()
     }
 
-    /// What a run needs at most, where its tickets are enough for that: no catalog needs to be
-    /// waited for.
+    /// What a run needs at most, where its tickets are enough for that: it passes also where no
+    /// catalog newer than `seen` is to be had soon. What may act waits a moment for one: behind
+    /// what acts little is known of the session, and no catalog is right.
     fn whatever_it_is(
         &mut self,
         run: &Run,
         ending: &mut Ending,
+        seen: Option<&Arc<Catalog>>,
     ) -> Result<Option<Arc<Resolution>>, Untold> {
         // What no rule covers may have to be refused all the same.
         let rules = &self.listener.config.rules;
@@ -210,13 +212,17 @@ impl Session {
         if self.may_be_foreign(run)? {
             return Ok(None);
         }
-        let uses = &run.statement.uses;
-        let acts = calls(run);
+        let acts = statements(run).find_map(|it| it.uses.everything);
+        let may = acts.is_none() && statements(run).any(may_act);
+        if may && !self.admission.without_catalog {
+            self.begin_loading_soon(seen.cloned());
+            return Err(Untold::Later);
+        }
         ending.provisional = true;
         Ok(Some(Arc::new(Resolution {
             required: Required::Write(locks),
             missing: false,
-            everything: uses.everything.or(acts.then_some("it may do anything")),
+            everything: acts.or(may.then_some("it may do anything")),
             foreign: false,
         })))
     }
@@ -229,13 +235,18 @@ impl Session {
     }
 
     /// Whether a run may do anything by what its names did before the open transaction. Where they
-    /// do not matter no catalog is waited for.
+    /// do not matter, and no catalog is to be had soon, what may do it counts.
     pub(super) fn acts_by_catalog(&mut self, run: &Run, ending: &Ending) -> Result<bool, Untold> {
-        let waits = self.listener.config.mode == Mode::Enforce && self.names_matter(run);
+        let enforces = self.listener.config.mode == Mode::Enforce;
         let catalog = match self.known_catalog() {
             Some(catalog) => catalog,
-            None if waits => self.loaded_catalog()?,
-            None => return Ok(calls(run)),
+            None if enforces && self.names_matter(run) => self.loaded_catalog()?,
+            None if !statements(run).any(may_act) => return Ok(false),
+            None if !enforces || self.admission.without_catalog => return Ok(true),
+            None => {
+                self.begin_loading_soon(None);
+                return Err(Untold::Later);
+            }
         };
         let resolution = self.resolved_by(&catalog, run, &ending.created);
         Ok(resolution.everything.is_some())
@@ -341,9 +352,25 @@ pub(super) fn statements(run: &Run) -> impl Iterator<Item = &Statement> {
     run.executed.iter().chain([&run.statement]).map(|it| &**it)
 }
 
-/// Whether a run calls anything that is written, or executes what was prepared.
-pub(super) fn calls(run: &Run) -> bool {
-    !run.statement.uses.functions.is_empty() || !run.executed.is_empty()
+/// Whether a statement may call a function, by its names or where none is written. A definition
+/// that only names things calls none; one that has texts has the server make values of them.
+fn may_act(statement: &Statement) -> bool {
+    // In what they compute, ALTER TABLE and CREATE INDEX look at the rows that there are.
+    const COMPUTE: [&str; 2] = ["ALTER TABLE", "CREATE INDEX"];
+    let uses = &statement.uses;
+    let analysed = uses.analysed.as_deref();
+    let prepared = match &statement.class {
+        Class::Session(SessionControl::Prepare { statement, .. }) => Some(&statement.uses),
+        _ => None,
+    };
+    let mut looked_at = analysed.into_iter().chain(prepared).chain([uses]);
+    let makes_values = uses.unread_texts || looked_at.any(|it| it.texts || it.nulls);
+    let changes = uses.targets.iter().any(|it| it.effect.changes_rows());
+    let named = !uses.reads.is_empty() || !uses.functions.is_empty();
+    let typed = !uses.casts.is_empty() || !uses.types.is_empty() || !uses.attributes.is_empty();
+    let runs = named || typed || changes || !uses.operators.is_empty() || makes_values;
+    let computes = COMPUTE.contains(&statement.operation);
+    !statement.runs_no_code() && (runs || computes || statement.executes.is_some())
 }
 
 /// Whether a statement only drops, however far that reaches.

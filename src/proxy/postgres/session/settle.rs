@@ -2,6 +2,7 @@
 //! beside them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -13,6 +14,10 @@ use crate::proxy::gates::{Claim, Entry};
 use crate::proxy::postgres::Listener;
 use crate::proxy::postgres::catalog::{CatalogError, Database};
 use crate::proxy::postgres::control::{Claimed, SessionId, Unfit};
+
+/// How long a message waits for a catalog that it could do without: loading one takes tens of
+/// milliseconds, and where it takes longer its session is not trusted behind it.
+const LOAD_SOON_MAX: Duration = Duration::from_secs(1);
 
 /// A claim whose lock is settled at its token.
 pub(super) struct Settled {
@@ -149,6 +154,22 @@ pub(super) async fn load(
         Some(seen) => database.newer_than(seen).await,
     };
     loaded.map_err(|error| not_loaded(&error))
+}
+
+/// The same, as long as nobody waits long for it. Where none comes it is loaded aside.
+pub(super) async fn load_soon(
+    database: Arc<Database>,
+    seen: Option<Arc<Catalog>>,
+) -> Result<Arc<Catalog>, Refusal> {
+    let loading = load(Arc::clone(&database), seen);
+    match tokio::time::timeout(LOAD_SOON_MAX, loading).await {
+        Ok(loaded) => loaded,
+        Err(_) => {
+            database.load_aside();
+            let detail = "the tables of this database are not known now";
+            Err(Refusal::busy(detail, RETRY_AFTER))
+        }
+    }
 }
 
 /// Whether a database has tables of other servers.

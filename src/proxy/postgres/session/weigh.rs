@@ -248,11 +248,10 @@ impl Session {
             may_commit: considered.may_commit,
         };
         match considered.runs.is_empty() {
-            // It does not run yet, nor what it calls; values that it reads may do anything, which a
-            // catalog has told.
+            // It does not run yet, nor what it calls; values that it reads may do anything.
             true => {
                 let mut looked = Ending::default();
-                if ending.distrusts && !ending.provisional {
+                if ending.distrusts {
                     looked.distrust();
                 }
                 Ok((needs, looked))

@@ -54,9 +54,44 @@ fn what_a_killed_proxy_left_is_gone_before_a_newer_token_reads_with_its_store_or
         let mut new = world.proxy.holder(2);
         assert_eq!(new.query("SELECT note FROM orders").value(), "written");
         assert_eq!(admin.query(&count(pid)).value(), "0", "lost: {is_lost}");
-        // A session of which nobody knows whose it is; not one in a database without rules.
+        // Sessions of which nobody knows whose they are: in a database without rules, too, since a
+        // statement there may be about the guarded one.
         assert_eq!(past.query("SELECT 1").status == 0, is_lost);
-        elsewhere.query("SELECT 1").ok();
+        assert_eq!(elsewhere.query("SELECT 1").status == 0, is_lost);
+    }
+}
+
+/// A statement in another database that is about the guarded one is applied as late as any.
+#[test]
+fn what_waits_in_another_database_is_gone_before_a_newer_token_reads() {
+    const LIMIT: &str = "SELECT datconnlimit FROM pg_database WHERE datname = 'app'";
+    for is_lost in [false, true] {
+        let (mut world, lockd) = world();
+        let mut admin = world.admin();
+        let mut blocker = world.admin();
+        blocker
+            .query("BEGIN; ALTER DATABASE app CONNECTION LIMIT 50")
+            .ok();
+        let ticket = world.proxy.ticket(1);
+        let parameters = [("database", "postgres"), ("ringfence.token", &*ticket)];
+        let mut old = Client::connect_with(world.proxy.address(), &parameters);
+        let pid = old.backend_pid();
+        old.send(&query("ALTER DATABASE app CONNECTION LIMIT 60"));
+        let waits = format!("{} AND wait_event_type = 'Lock'", count(pid));
+        eventually("the wait", || admin.query(&waits).value() == "1");
+        match is_lost {
+            true => world.proxy.lose(),
+            false => world.proxy.crash(),
+        }
+        lockd.set_floor(2);
+        world.proxy.start_again();
+        wait_until_ready(world.proxy.admin);
+        let mut new = world.proxy.holder(2);
+        new.query("SELECT note FROM orders").ok();
+        assert_eq!(admin.query(&count(pid)).value(), "0", "lost: {is_lost}");
+        // It would have been applied now.
+        blocker.query("COMMIT");
+        assert_ne!(admin.query(LIMIT).value(), "60", "lost: {is_lost}");
     }
 }
 

@@ -112,7 +112,7 @@ pub fn sweep(ready: &[Ready], lost: &Lost, tasks: &mut JoinSet<()>) {
         // Watermarks in the server come with the sessions that they let in.
         let keeps = config.store == WatermarkStore::Backend;
         if config.mode == Mode::Enforce && control.has_role() && !keeps {
-            let sweep = Sweep::new(control.clone(), config.rules.clone());
+            let sweep = Sweep::new(control.clone(), &config.rules);
             lost.sweep(&config.name, config.rules.lock_patterns(), sweep, tasks);
         }
     }

@@ -1,5 +1,6 @@
-//! Ending the client sessions of a server whose records were lost with the store: all that are in
-//! the databases which the listener's rules are about.
+//! Ending the client sessions of a server whose records were lost with the store: all of them, in
+//! whichever database. A statement there may be about a guarded one (`ALTER DATABASE app`), and be
+//! applied whenever it gets its lock.
 //!
 //! Those of proxies' own control roles stay: they write for nobody. So do superusers', which only a
 //! superuser may end: a proxy whose control role is none lets them carry no fenced write
@@ -7,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::control::{Control, ControlError, SessionId, column, name};
+use super::control::{Control, ControlError, SessionId, column};
 use crate::protocol::postgres::resolve::PostgresRules;
 use crate::proxy::lost;
 
@@ -16,8 +17,8 @@ const BATCH_SESSIONS_MAX: usize = 256;
 
 /// A process whose kind or start the role may not see counts: it may be a client's. What proxies
 /// call their own connections: `control::link`.
-const CLIENTS: &str = "SELECT a.pid, (extract(epoch FROM a.backend_start) * 1000000)::bigint, \
-     a.datname::text FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid \
+const CLIENTS: &str = "SELECT a.pid, (extract(epoch FROM a.backend_start) * 1000000)::bigint \
+     FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid \
      WHERE coalesce(a.backend_type, 'client backend') = 'client backend' \
      AND a.datname IS NOT NULL AND NOT coalesce(r.rolname = session_user \
      AND a.application_name = 'ringfence control', false) \
@@ -27,27 +28,28 @@ const CLIENTS: &str = "SELECT a.pid, (extract(epoch FROM a.backend_start) * 1000
 /// The sweep of one listener's server.
 pub(super) struct Sweep {
     control: Control,
-    rules: PostgresRules,
+    /// A rule names a lock.
+    guards: bool,
     /// The sessions that are to go, of one system, once they were listed.
     open: Option<Vec<SessionId>>,
 }
 
 impl Sweep {
-    pub(super) fn new(control: Control, rules: PostgresRules) -> Sweep {
+    pub(super) fn new(control: Control, rules: &PostgresRules) -> Sweep {
         Sweep {
             control,
-            rules,
+            guards: !rules.lock_patterns().is_empty(),
             open: None,
         }
     }
 
     async fn list(&self) -> Result<Vec<SessionId>, ControlError> {
+        if !self.guards {
+            return Ok(vec![]);
+        }
         let system = self.control.system().await?;
         let mut sessions = vec![];
         for row in self.control.call_on(&system, CLIENTS, &[]).await? {
-            if !self.rules.guards_in(&name::<String>(&row, 2)?) {
-                continue;
-            }
             let Some(started) = column::<Option<i64>>(&row, 1)? else {
                 let reason = "the control role does not see when a session began: it needs \
                               pg_read_all_stats";

@@ -268,12 +268,6 @@ impl PostgresRules {
         !self.rules.is_empty() || self.unmatched == Unmatched::Reject
     }
 
-    /// Whether a rule is about what is in this database.
-    pub fn guards_in(&self, database: &str) -> bool {
-        let mut rules = self.rules.iter();
-        rules.any(|rule| rule.in_database(database).is_some())
-    }
-
     /// Every lock that a rule can name.
     pub fn lock_patterns(&self) -> Vec<LockPattern> {
         let mut patterns: Vec<LockPattern> = vec![];

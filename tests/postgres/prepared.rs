@@ -12,6 +12,10 @@ use crate::world::World;
 const TWO: &str = "[[listener.rule]]\nlock = \"orders\"\ntable = \"public.orders\"\n\
      [[listener.rule]]\nlock = \"plain\"\ntable = \"public.plain\"\n";
 
+/// One lock for each of two databases.
+const TWO_DATABASES: &str = "[[listener.rule]]\nlock = \"app\"\ndatabase = \"app\"\n\
+     [[listener.rule]]\nlock = \"other\"\ndatabase = \"other\"\n";
+
 const INSERT: &str = "INSERT INTO plain VALUES (1, 'x')";
 
 /// A session under token 1 of a lock.
@@ -142,4 +146,46 @@ fn what_another_statement_lacks_takes_no_name_off_the_record() {
     let told = client.query("COMMIT PREPARED 'gone'");
     assert_eq!(told.code(), "42704", "{told:?}");
     client.query("ROLLBACK PREPARED 'gone'").refused("RF002");
+}
+
+/// Nothing guarded can be in it: whoever has no ticket, and can have none, needs none.
+#[test]
+fn a_transaction_is_prepared_without_a_ticket_where_no_rule_is_about_the_database() {
+    let world = World::with(|setup| setup.with_rules(TWO_DATABASES));
+    world.admin().query("CREATE DATABASE free OWNER app").ok();
+    let free = [("database", "free")];
+    let mut client = Client::connect_with(world.proxy.address(), &free);
+    for sql in [
+        "CREATE SCHEMA s",
+        "CREATE TABLE s.t (a int)",
+        "BEGIN; INSERT INTO s.t VALUES (1)",
+        "PREPARE TRANSACTION 'g'",
+        "COMMIT PREPARED 'g'",
+        "BEGIN; INSERT INTO s.t VALUES (2); PREPARE TRANSACTION 'h'",
+        "ROLLBACK PREPARED 'h'",
+    ] {
+        let told = client.query(sql);
+        assert_eq!(told.code(), "", "{sql}: {told:?}");
+    }
+    assert_eq!(client.query("SELECT count(*) FROM s.t").value(), "1");
+    // What is about a guarded database is prepared, and ended, under its ticket.
+    client.query("BEGIN").ok();
+    client
+        .query("ALTER DATABASE app CONNECTION LIMIT 5")
+        .refused("RF002");
+    client.query("ROLLBACK").ok();
+    let ticket = sign(&world.proxy.key, "app", 1);
+    let parameters = [("database", "free"), ("ringfence.token", &*ticket)];
+    let mut holder = Client::connect_with(world.proxy.address(), &parameters);
+    holder
+        .query("BEGIN; ALTER DATABASE app CONNECTION LIMIT 5")
+        .ok();
+    holder.query("PREPARE TRANSACTION 'i'").ok();
+    client.query("COMMIT PREPARED 'i'").refused("RF002");
+    holder.query("COMMIT PREPARED 'i'").ok();
+    // Where a rule is about the database nothing has changed.
+    let mut client = world.proxy.client();
+    client
+        .query("BEGIN; SELECT 1; PREPARE TRANSACTION 'j'")
+        .refused("RF005");
 }

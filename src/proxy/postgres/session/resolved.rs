@@ -72,6 +72,13 @@ impl Session {
         }
     }
 
+    /// Whether what is written in this database, without a ticket, is nothing that a rule is about.
+    pub(super) fn may_be_anybodys(&self) -> bool {
+        let rules = &self.listener.config.rules;
+        let needed = rules.everything(&self.identity.database);
+        matches!(needed, Required::Write(locks) if locks.is_empty())
+    }
+
     /// A catalog that may be used at this instant.
     pub(super) fn known_catalog(&self) -> Option<Arc<Catalog>> {
         let loaded = self.admission.catalog.clone();

@@ -49,6 +49,8 @@ pub(super) struct Admission {
     pub(super) foreign: Option<ForeignTables>,
     /// It was loaded again for a name that was not in it.
     pub(super) reloaded: bool,
+    /// Nothing of the session was on its way when that began.
+    pub(super) was_quiet: bool,
     /// Names that this message prepares transactions under, on disk.
     pub(super) recorded: Vec<Recorded>,
     /// What all proxies know to be prepared under names that this message ends.
@@ -235,6 +237,7 @@ impl Session {
     /// Has a catalog loaded: a newer one than `seen`, in which a name is missing.
     pub(super) fn begin_loading(&mut self, seen: Option<Arc<Catalog>>) {
         self.admission.reloaded |= seen.is_some();
+        self.admission.was_quiet = self.core.is_quiet();
         let loading = settle::load(Arc::clone(&self.database), seen);
         self.admission.loading = Some(Box::pin(loading));
     }
@@ -242,6 +245,7 @@ impl Session {
     /// The same where the message passes without, too, and its session is not trusted then.
     pub(super) fn begin_loading_soon(&mut self, seen: Option<Arc<Catalog>>) {
         self.admission.reloaded |= seen.is_some();
+        self.admission.was_quiet = self.core.is_quiet();
         self.admission.spares = true;
         let loading = settle::load_soon(Arc::clone(&self.database), seen);
         self.admission.loading = Some(Box::pin(loading));

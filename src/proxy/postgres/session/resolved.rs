@@ -178,8 +178,9 @@ impl Session {
     /// Whether the session has made nothing that no catalog tells, and its names are known.
     fn has_defined_nothing(&self, ending: &Ending) -> bool {
         let on_its_way = ending.distrusts || ending.defines || !ending.made.is_empty();
-        // What runs before it may take as long as others need to make something of its name.
-        let waits = ending.later || !self.core.is_quiet();
+        // What runs before it may take as long as others need to make something of its name; what
+        // ran while the catalog was loaded may have, too.
+        let waits = ending.later || !self.core.is_quiet() || !self.admission.was_quiet;
         !on_its_way
             && !waits
             && !self.shadowed

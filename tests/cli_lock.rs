@@ -329,9 +329,10 @@ fn a_cmd_that_is_stopped_when_the_lock_is_lost_goes_on_to_its_end() {
         told = told.display(),
         ready = ready.display()
     );
-    // Longer than the test may take: SIGKILL, which ends what is stopped, must not be what ends it.
+    // A lease that a loaded machine renews in time, and a grace that is longer than the test may
+    // take: SIGKILL, which ends what is stopped, must not be what ends it.
     let args = [
-        "lock", "a", "--ttl", "1s", "--grace", "1h", "--", "sh", "-c", &script,
+        "lock", "a", "--ttl", "5s", "--grace", "1h", "--", "sh", "-c", &script,
     ];
     let mut ran = lockd.start_command(&args);
     let cmd = number_in(&ready);
@@ -347,7 +348,7 @@ fn a_cmd_that_is_stopped_when_the_lock_is_lost_goes_on_to_its_end() {
     assert_eq!(ran.code(), 76, "{}", ran.stderr());
     assert!(!is_running(cmd));
     assert_eq!(lines(&told), ["told"]);
-    assert!(lost.elapsed() < Duration::from_secs(10));
+    assert!(lost.elapsed() < Duration::from_secs(30));
 }
 
 #[test]

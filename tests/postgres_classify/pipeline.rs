@@ -197,6 +197,7 @@ impl Proxied {
                 assert!(!text.contains("ringfence"), "{text}");
             }
         }
+        self.session.catch_up();
     }
 }
 

@@ -72,6 +72,7 @@ fn run(session: &mut Session, client: &mut Client, text: &str) -> Option<Transac
             .reply(&message)
             .unwrap_or_else(|error| panic!("{text}: {error}"));
     }
+    session.catch_up();
     Some(session.status())
 }
 

@@ -141,7 +141,8 @@ pub fn follow_made(made: &mut Vec<RelationName>, statement: &Statement) {
         made.push(target.relation.clone());
         return;
     }
-    let stays_plain = matches!(statement.operation, "ALTER TABLE" | "CREATE INDEX");
+    let is_kept = statement.class == Class::Maintenance;
+    let stays_plain = is_kept || matches!(statement.operation, "ALTER TABLE" | "CREATE INDEX");
     if stays_plain && !redefines(statement) {
         return;
     }

@@ -25,6 +25,8 @@ fn a_table_of_the_transactions_own_is_known_by_its_name() {
         "CREATE TABLE fresh (a int); INSERT INTO fresh VALUES (1)",
         "CREATE TABLE public.fresh (a int); UPDATE fresh SET a = 2",
         "CREATE TABLE fresh (a int); DROP TABLE fresh",
+        "CREATE TABLE fresh (a int); ANALYZE fresh; INSERT INTO fresh VALUES (1)",
+        "CREATE TABLE fresh (a int); CLUSTER fresh USING i; INSERT INTO fresh VALUES (1)",
     ] {
         assert_eq!(last_of(text), Required::Write(vec![]), "{text}");
     }

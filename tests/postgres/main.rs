@@ -6,6 +6,7 @@ mod cascade;
 mod client;
 mod committed;
 mod cursors;
+mod definitions;
 mod drivers;
 mod escapes;
 mod fenced;

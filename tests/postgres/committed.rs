@@ -195,7 +195,7 @@ const ALONE: [[&str; 4]; 3] = [
 fn a_definition_counts_though_its_client_reads_nothing() {
     let mut committed = 0;
     for [before, change, seen, write] in ALONE {
-        for rows in [3000, 5000, 7000, 9000] {
+        for rows in [3000, 6000] {
             let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
             let mut direct = world.direct();
             direct.query(before).ok();
@@ -206,7 +206,7 @@ fn a_definition_counts_though_its_client_reads_nothing() {
             holder.send(&[query(&full), query(change)].concat());
             let since = std::time::Instant::now();
             while direct.query(seen).value() != "t" {
-                if since.elapsed() > std::time::Duration::from_secs(2) {
+                if since.elapsed() > std::time::Duration::from_secs(1) {
                     // The server itself cannot go on.
                     break;
                 }

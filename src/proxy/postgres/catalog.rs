@@ -301,6 +301,20 @@ impl Database {
         self.changes.count.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Something has acted: what it has defined is not told. With [`Database::outdated`].
+    pub fn note_acted(&self) {
+        let acted = self.changes.acted.lock();
+        *acted.unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Whether something has acted a moment ago, and so may again: whoever waited for a catalog
+    /// that is right would wait each time.
+    pub fn is_changing(&self) -> bool {
+        let acted = self.changes.acted.lock();
+        let acted = *acted.unwrap_or_else(PoisonError::into_inner);
+        acted.is_some_and(|acted| acted.elapsed() < QUIET)
+    }
+
     /// Loads it, one at a time; whoever has waited takes what has come meanwhile, if it will do.
     async fn load_unless(
         self: &Arc<Database>,

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::time::Instant;
+
 use super::foreign::Foreign;
 
 /// Most databases whose changes are kept though nobody has them at hand.
@@ -25,6 +27,8 @@ pub(super) struct OfDatabase {
     /// Commits on their way that may change what names do: nobody knows when they are through.
     /// SeqCst, as `count`.
     pub(super) unsettled: AtomicUsize,
+    /// When something was last known to have acted in it, by a catalog or its own text.
+    pub(super) acted: Mutex<Option<Instant>>,
     /// Whether it has tables of other servers, also while its catalogs are outdated.
     pub(super) foreign: Foreign,
 }

@@ -20,6 +20,8 @@ pub(super) struct Ending {
     pub(super) distrusts: bool,
     /// It may change the catalog.
     pub(super) defines: bool,
+    /// Not because nothing is known of it: by a catalog, or by its text, it acts.
+    pub(super) acts: bool,
     /// It may make tables of other servers.
     pub(super) makes_foreign: bool,
     /// Which names may mean such a table behind it, that no catalog tells.
@@ -112,6 +114,8 @@ impl Drop for Recorded {
 pub(super) struct Effects {
     /// The catalog may have changed when this span has ended, and has with each COMMIT before.
     defined: Option<SpanId>,
+    /// Something among that acts.
+    acts: bool,
     /// A COMMIT of that was forwarded in this span.
     commits: Option<SpanId>,
     /// It may have been committed long before that is told, at the end of this span.
@@ -166,6 +170,7 @@ impl Effects {
     pub(super) fn note(&mut self, ending: &mut Ending, span: SpanId) {
         if ending.defines || ending.redefines {
             self.defined = Some(span);
+            self.acts |= ending.acts;
         }
         if ending.makes_foreign {
             self.made_foreign = Some(span);
@@ -347,6 +352,9 @@ impl Effects {
         let defines_nothing = self.defined.is_none();
         if self.defined.is_some_and(|defined| defined <= span) {
             self.defined = None;
+            if std::mem::take(&mut self.acts) {
+                database.note_acted();
+            }
             database.outdated();
         }
         if self.made_foreign.is_some_and(|made| made <= span) {

@@ -60,6 +60,9 @@ fn key(run: &Run) -> (usize, usize) {
     (Arc::as_ptr(&run.statement) as usize, path)
 }
 
+/// Why a run counts as one that acts while no catalog tells.
+pub(super) const GUESSED: &str = "it may do anything";
+
 impl Session {
     /// The locks of a run of which it cannot be told what it does: all that the rules name for this
     /// database, and for those that its text is about.
@@ -222,7 +225,7 @@ impl Session {
         }
         let acts = statements(run).find_map(|it| it.uses.everything);
         let may = acts.is_none() && statements(run).any(may_act);
-        if may && !self.admission.without_catalog {
+        if may && self.waits_for_catalog() {
             self.begin_loading_soon(seen.cloned());
             return Err(Untold::Later);
         }
@@ -230,9 +233,15 @@ impl Session {
         Ok(Some(Arc::new(Resolution {
             required: Required::Write(locks),
             missing: false,
-            everything: acts.or(may.then_some("it may do anything")),
+            everything: acts.or(may.then_some(GUESSED)),
             foreign: false,
         })))
+    }
+
+    /// Whether what may act waits for a catalog, where its tickets are enough for whatever it does:
+    /// not behind one that did not come, nor while others act all the time.
+    fn waits_for_catalog(&self) -> bool {
+        !self.admission.without_catalog && !self.database.is_changing()
     }
 
     /// Whether what a run's names do is to be known: views may act, and change what later names
@@ -250,7 +259,7 @@ impl Session {
             Some(catalog) => catalog,
             None if enforces && self.names_matter(run) => self.loaded_catalog()?,
             None if !statements(run).any(may_act) => return Ok(false),
-            None if !enforces || self.admission.without_catalog => return Ok(true),
+            None if !enforces || !self.waits_for_catalog() => return Ok(true),
             None => {
                 self.begin_loading_soon(None);
                 return Err(Untold::Later);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::effects::Ending;
 use super::genuine::Look;
 use super::resolved::{
-    MADE_MAX, defines, drops, follow_created, makes_type, names_existing, shifts,
+    GUESSED, MADE_MAX, defines, drops, follow_created, makes_type, names_existing, shifts,
 };
 use super::{Session, admit::Admitted};
 use crate::config::{Mode, Trust};
@@ -300,6 +300,7 @@ impl Session {
         let unseen = self.unseen_behind(run, ending, resolution.everything.is_some())?;
         ending.unseen = ending.unseen.max(unseen);
         self.note_ending(run, ending, resolution.everything.is_some());
+        ending.acts |= resolution.everything.is_some_and(|why| why != GUESSED);
         match &resolution.required {
             Required::Read | Required::Temporary => Ok(vec![]),
             Required::Write(locks) => Ok(locks.clone()),

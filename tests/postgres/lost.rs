@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::client::send::query;
 use crate::registry::{Lockd, readiness, wait_until_ready};
-use crate::stack::{Setup, eventually};
+use crate::stack::{Proxy, Setup, eventually};
 use crate::world::{WRITE, World};
 
 /// A proxy that asks a lock service.
@@ -32,6 +32,17 @@ fn write_for_long(world: &World) -> i32 {
     pid
 }
 
+/// kill -9, with what it had on disk or without; a newer token is known when it comes back.
+fn end_and_start_again(proxy: &mut Proxy, lockd: &Lockd, is_lost: bool) {
+    match is_lost {
+        true => proxy.lose(),
+        false => proxy.crash(),
+    }
+    lockd.set_floor(2);
+    proxy.start_again();
+    wait_until_ready(proxy.admin);
+}
+
 fn count(pid: i32) -> String {
     format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {pid}")
 }
@@ -44,13 +55,7 @@ fn what_a_killed_proxy_left_is_gone_before_a_newer_token_reads_with_its_store_or
         let mut past = world.direct();
         let mut elsewhere = Client::connect_with(world.server.address, &[("database", "postgres")]);
         let mut admin = world.admin();
-        match is_lost {
-            true => world.proxy.lose(),
-            false => world.proxy.crash(),
-        }
-        lockd.set_floor(2);
-        world.proxy.start_again();
-        wait_until_ready(world.proxy.admin);
+        end_and_start_again(&mut world.proxy, &lockd, is_lost);
         let mut new = world.proxy.holder(2);
         assert_eq!(new.query("SELECT note FROM orders").value(), "written");
         assert_eq!(admin.query(&count(pid)).value(), "0", "lost: {is_lost}");
@@ -79,13 +84,7 @@ fn what_waits_in_another_database_is_gone_before_a_newer_token_reads() {
         old.send(&query("ALTER DATABASE app CONNECTION LIMIT 60"));
         let waits = format!("{} AND wait_event_type = 'Lock'", count(pid));
         eventually("the wait", || admin.query(&waits).value() == "1");
-        match is_lost {
-            true => world.proxy.lose(),
-            false => world.proxy.crash(),
-        }
-        lockd.set_floor(2);
-        world.proxy.start_again();
-        wait_until_ready(world.proxy.admin);
+        end_and_start_again(&mut world.proxy, &lockd, is_lost);
         let mut new = world.proxy.holder(2);
         new.query("SELECT note FROM orders").ok();
         assert_eq!(admin.query(&count(pid)).value(), "0", "lost: {is_lost}");

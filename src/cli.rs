@@ -185,15 +185,16 @@ pub struct LockdArgs {
     pub config: Option<PathBuf>,
     /// Start although the store is not the one that was there before.
     ///
-    /// The embedded store's file is gone or empty, though its keys are there; etcd was replaced, or
-    /// restored from a backup; or the locks move between the two. Tokens then begin above all that
-    /// the data_dir knows to be out, and further up by the time in milliseconds. What it does not
-    /// know may be higher, and tokens fall, where the clock was ahead when an earlier store was
-    /// begun in this way, or a proxy has lifted them: proxies do so again for the locks that they
-    /// guard. Of an older copy of the embedded store's file nothing is noticed: remove it first.
+    /// The embedded store's file is gone, empty or an older copy, though its keys are there; etcd
+    /// was replaced, or restored from a backup; or the locks move between the two. Tokens then
+    /// begin above all that the data_dir knows to be out, and further up by the time in
+    /// milliseconds. What it does not know may be higher, and tokens fall, where the clock was
+    /// ahead when an earlier store was begun in this way, or a proxy has lifted them: proxies do
+    /// so again for the locks that they guard.
     ///
-    /// Stop every proxy before: the store may not know all of them, and grants are not sealed
-    /// through one that it does not know, which would go on to admit older holders.
+    /// The proxies that the data_dir knows (`proxies.seen`) are put back into the set, and may run
+    /// on. Stop those before that it does not know: grants are not sealed through them, and they
+    /// would go on to admit older holders. The log says which those can be.
     #[arg(long)]
     pub init: bool,
 }

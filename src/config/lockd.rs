@@ -113,6 +113,11 @@ impl LockdConfig {
             .clone()
             .unwrap_or_else(|| self.data_dir.join("keys"))
     }
+
+    /// The file of the proxies that were seen registered.
+    pub fn proxies_seen(&self) -> PathBuf {
+        self.data_dir.join("proxies.seen")
+    }
 }
 
 fn read_lockd(report: &mut Report<'_>, root: &mut Table<'_, '_>) -> Option<LockdConfig> {

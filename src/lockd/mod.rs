@@ -26,6 +26,7 @@ mod proxies;
 mod registration;
 mod registry_service;
 mod seal;
+pub mod seen_proxies;
 mod server;
 mod sessions;
 mod settings;
@@ -38,6 +39,7 @@ use tokio_util::task::TaskTracker;
 
 pub use health::Health;
 pub use keys::SigningKeys;
+pub use seen_proxies::SeenProxies;
 pub use server::{Lockd, ServeError};
 pub use settings::{Limits, Settings};
 
@@ -47,7 +49,7 @@ use crate::store::Store;
 struct Core {
     store: Arc<dyn Store>,
     dispatch: Arc<dispatch::Dispatch>,
-    proxies: proxies::Proxies,
+    proxies: Arc<proxies::Proxies>,
     fences: fence::Fences,
     keys: Arc<SigningKeys>,
     health: health::Health,

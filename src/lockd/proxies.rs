@@ -6,16 +6,22 @@
 //! ([`Store::is_exclusive`]) the set that was read or written last serves without a read.
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _, Shared};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use crate::lock_name::{LockName, LockPattern};
+use crate::lockd::seen_proxies::{SeenError, SeenProxies};
 use crate::store::{Store, StoreError};
 
 /// The part of the store's records that holds proxies.
-const PREFIX: &str = "proxy/";
+pub(super) const PREFIX: &str = "proxy/";
+
+/// How often that is written down which others have registered.
+const NOTE_EVERY: Duration = Duration::from_secs(5);
 
 /// A registered proxy.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,8 +44,9 @@ pub(super) struct Proxy {
     pub(super) patterns: Vec<LockPattern>,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Record {
+/// What is kept of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
     store_id: String,
     #[serde(default)]
     process: String,
@@ -55,13 +62,36 @@ struct Record {
     patterns: Vec<String>,
 }
 
+impl Record {
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("records are plain data")
+    }
+
+    /// The same of a proxy that may have missed seals.
+    pub(super) fn with_missed(&self) -> Record {
+        Record {
+            missed: true,
+            ..self.clone()
+        }
+    }
+}
+
+fn corrupt(name: &str, error: impl std::fmt::Display) -> StoreError {
+    StoreError::Corrupt(format!("record {name}: {error}"))
+}
+
+/// What stands in the store under this name.
+pub(super) fn from_json(name: &str, value: &[u8]) -> Result<Record, StoreError> {
+    serde_json::from_slice(value).map_err(|error| corrupt(name, error))
+}
+
 impl Proxy {
     pub(super) fn guards(&self, lock: &LockName) -> bool {
         self.patterns.iter().any(|pattern| pattern.matches(lock))
     }
 
-    fn to_record(&self) -> Vec<u8> {
-        let record = Record {
+    pub(super) fn to_record(&self) -> Record {
+        Record {
             store_id: self.store_id.clone(),
             process: self.process.clone(),
             replaced: self.replaced,
@@ -74,18 +104,15 @@ impl Proxy {
                 .iter()
                 .map(|pattern| pattern.as_str().to_owned())
                 .collect(),
-        };
-        serde_json::to_vec(&record).expect("records are plain data")
+        }
     }
 
     fn from_record(name: &str, value: &[u8]) -> Result<Proxy, StoreError> {
-        let corrupt = |error: String| StoreError::Corrupt(format!("record {name}: {error}"));
-        let record: Record =
-            serde_json::from_slice(value).map_err(|error| corrupt(error.to_string()))?;
+        let record = from_json(name, value)?;
         let patterns = record
             .patterns
             .iter()
-            .map(|text| LockPattern::new(text).map_err(|error| corrupt(error.to_string())))
+            .map(|text| LockPattern::new(text).map_err(|error| corrupt(name, error)))
             .collect::<Result<_, _>>()?;
         let instance = name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
         Ok(Proxy {
@@ -102,12 +129,20 @@ impl Proxy {
     }
 }
 
+fn unavailable(error: SeenError) -> StoreError {
+    match error {
+        SeenError::Store(error) => error,
+        file => StoreError::Unavailable(file.to_string()),
+    }
+}
+
 pub(super) type Set = Arc<Vec<Proxy>>;
 type Read = Shared<BoxFuture<'static, Result<Set, StoreError>>>;
 
 /// Reads and writes the set.
 pub(super) struct Proxies {
     shared: Arc<Reads>,
+    seen: SeenProxies,
 }
 
 struct Reads {
@@ -146,7 +181,7 @@ impl Known {
 }
 
 impl Proxies {
-    pub(super) fn new(store: Arc<dyn Store>) -> Proxies {
+    pub(super) fn new(store: Arc<dyn Store>, seen: SeenProxies) -> Proxies {
         let reads = Reads {
             store,
             next: Mutex::default(),
@@ -155,6 +190,7 @@ impl Proxies {
         };
         Proxies {
             shared: Arc::new(reads),
+            seen,
         }
     }
 
@@ -205,14 +241,39 @@ impl Proxies {
             return Ok(false);
         }
         let seen = seen.map(|(_, value)| value.as_slice());
-        let write = store.replace_record(&name, seen, proxy.to_record());
+        self.seen.add([proxy]).await.map_err(unavailable)?;
+        let write = store.replace_record(&name, seen, proxy.to_record().to_json());
         self.shared.noting(write).await
     }
 
     pub(super) async fn remove(&self, instance: &str) -> Result<(), StoreError> {
         let name = format!("{PREFIX}{instance}");
         let write = self.shared.store.put_record(&name, None);
-        self.shared.noting(write).await
+        self.shared.noting(write).await?;
+        if let Err(error) = self.seen.remove(instance).await {
+            // Another store than this would have it put back, and ask for its seals.
+            tracing::warn!(%error, instance, "a proxy that was taken out is still written down");
+        }
+        Ok(())
+    }
+
+    /// Keeps what other lockds register in the file of what was seen.
+    pub(super) async fn follow(self: Arc<Self>, finished: CancellationToken) {
+        if self.shared.store.is_exclusive() || !self.seen.is_kept() {
+            return;
+        }
+        let note = async {
+            loop {
+                // Who cannot read now reads the next time; health tells.
+                if let Ok(set) = self.read().await
+                    && let Err(error) = self.seen.add(set.iter()).await
+                {
+                    tracing::warn!(%error, "registered proxies are not written down");
+                }
+                tokio::time::sleep(NOTE_EVERY).await;
+            }
+        };
+        finished.run_until_cancelled(note).await;
     }
 }
 

@@ -19,6 +19,7 @@ use crate::lockd::keys::SigningKeys;
 use crate::lockd::lock_service::Locks;
 use crate::lockd::proxies::Proxies;
 use crate::lockd::registry_service::Registry;
+use crate::lockd::seen_proxies::{SeenError, SeenProxies};
 use crate::lockd::sessions::Sessions;
 use crate::lockd::{Core, Settings};
 use crate::proto::lock_service_server::LockServiceServer;
@@ -44,6 +45,9 @@ pub enum ServeError {
     /// The gRPC server.
     #[error("lock service server: {0}")]
     Server(#[from] tonic::transport::Error),
+    /// What was seen of proxies.
+    #[error(transparent)]
+    Seen(#[from] SeenError),
     /// A task of ours panicked.
     #[error("lock service task: {0}")]
     Task(#[from] tokio::task::JoinError),
@@ -69,9 +73,13 @@ impl Lockd {
         listener: TcpListener,
     ) -> Result<Lockd, ServeError> {
         let address = listener.local_addr()?;
+        let seen = match &settings.proxies_seen {
+            Some(path) => SeenProxies::open(path)?.unwrap_or_else(|| SeenProxies::new(path)),
+            None => SeenProxies::default(),
+        };
         let core = Arc::new(Core {
             dispatch: Arc::new(Dispatch::new(settings.limits.clone())),
-            proxies: Proxies::new(store.clone()),
+            proxies: Arc::new(Proxies::new(store.clone(), seen)),
             fences: Fences::default(),
             keys: keys.clone(),
             health: Health::default(),
@@ -90,6 +98,7 @@ impl Lockd {
                 async move { core.dispatch.follow(&*core.store, &finished).await }
             }),
             tokio::spawn(keys.follow(finished.clone())),
+            tokio::spawn(core.proxies.clone().follow(finished.clone())),
             tokio::spawn(health::ask(core.clone(), finished.clone())),
             tokio::spawn({
                 let (core, finished) = (core.clone(), finished.clone());

@@ -12,6 +12,9 @@ use crate::lock_name::LockName;
 pub struct Settings {
     /// Folder of the file of what operators did.
     pub audit_dir: PathBuf,
+    /// File of the proxies that were seen registered; without one nothing is kept of them beside
+    /// the store.
+    pub proxies_seen: Option<PathBuf>,
     /// How grants are sealed; the first pattern that matches a lock decides. Without one the seal
     /// is required wherever a registered proxy guards the lock. `best-effort` gives up promises 1
     /// to 3 of the contract across proxies; tickets say which were reached.
@@ -30,7 +33,10 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings::from(&config::LockdConfig::default())
+        Settings {
+            proxies_seen: None,
+            ..Settings::from(&config::LockdConfig::default())
+        }
     }
 }
 
@@ -38,6 +44,7 @@ impl From<&config::LockdConfig> for Settings {
     fn from(file: &config::LockdConfig) -> Settings {
         Settings {
             audit_dir: file.data_dir.join("audit"),
+            proxies_seen: Some(file.proxies_seen()),
             seals: file.seals.clone(),
             session_ttl_min: file.session_ttl_min,
             session_ttl_max: file.session_ttl_max,

@@ -5,6 +5,7 @@
 //! rule lives in [`crate::queue`]. What a store promises is in [`Store`] and is checked by one
 //! conformance suite, `tests/store_conformance.rs`, for every store.
 
+pub(crate) mod durable_file;
 pub mod embedded;
 pub mod etcd;
 

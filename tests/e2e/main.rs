@@ -18,6 +18,7 @@ mod paused_writer;
 #[path = "../support/process.rs"]
 mod process;
 mod proxies;
+mod put_back;
 mod stack;
 mod stores;
 mod strace;

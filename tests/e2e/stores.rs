@@ -32,7 +32,7 @@ async fn acquire(lockd: &Lockd, lock: &str) -> (Holder, String) {
     (holder, grant.ticket)
 }
 
-fn remove(lockd: &Lockd, instance: &str) {
+pub fn remove(lockd: &Lockd, instance: &str) {
     let removed = Command::new(env!("CARGO_BIN_EXE_ringfence"))
         .args(["proxies", "remove", instance, "--reason", "a test"])
         .args(["--sessions-proven-dead", "--lockd", &lockd.url()])

@@ -1,6 +1,7 @@
 //! `ringfence lockd`: the lock service over its store, with its admin port.
 
 mod open;
+mod put_back;
 mod seen;
 
 use std::net::SocketAddr;
@@ -50,7 +51,7 @@ pub(super) struct LockService {
     lockd: Lockd,
     admin: AdminPort,
     /// Keeps what is seen of the store.
-    follower: Option<seen::Follower>,
+    follower: seen::Follower,
 }
 
 impl LockService {
@@ -89,9 +90,7 @@ impl LockService {
             tracing::warn!(%error, "lockd ended badly");
         }
         self.admin.stop().await;
-        if let Some(follower) = self.follower {
-            follower.stop().await;
-        }
+        self.follower.stop().await;
     }
 }
 

@@ -1,10 +1,11 @@
 //! Opens the store of a lockd, and refuses one that is not the one that was there before: its
 //! tokens would fall below those that are out.
 //!
-//! What was there before is told by what is kept in `data_dir`: the file of the embedded store, or
-//! what was seen of etcd; and by the keys, which have signed something. With `--init` another store
-//! is taken all the same. Its tokens then begin above all that is known here of those that are out,
-//! and further up by the time in milliseconds, since what is known may not be all.
+//! What was there before is told by what is kept in `data_dir`: the file of the embedded store,
+//! what was seen of it, or of etcd; and by the keys, which have signed something. With `--init`
+//! another store is taken all the same. Its tokens then begin above all that is known here of
+//! those that are out, and further up by the time in milliseconds, since what is known may not be
+//! all; and the proxies that were seen before are put back into its set.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,37 +14,51 @@ use crate::clock;
 use crate::cmd::exit::Failure;
 use crate::config::{EtcdConfig, LockdConfig, StoreConfig};
 use crate::lockd::SigningKeys;
-use crate::store::embedded::{EmbeddedStore, sync_folder};
+use crate::store::durable_file::{self, sync_folder};
+use crate::store::embedded::EmbeddedStore;
 use crate::store::etcd::{self, EtcdStore, Seen};
 use crate::store::{NO_SPACE, Store, StoreError};
 use crate::token::Token;
 
-use super::seen::{self, Follower};
+use super::put_back;
+use super::seen::{self, Follower, Watched};
 
 /// The embedded store's file in `data_dir`.
 const STORE_FILE: &str = "locks.redb";
+/// In `data_dir`: the highest token that was seen of it.
+const LATEST_FILE: &str = "locks.seen";
 /// In `data_dir`: what was seen of etcd.
 const SEEN_FILE: &str = "etcd.seen";
+/// More tokens than an embedded store can give out before they are seen.
+const UNSEEN_MAX: u64 = 1 << 24;
 
 /// Opens it. `init`: also where it is another one than before.
 pub(super) async fn open_store(
     config: &LockdConfig,
     init: bool,
-) -> Result<(Arc<dyn Store>, Option<Follower>), Failure> {
+) -> Result<(Arc<dyn Store>, Follower), Failure> {
     let folder = &config.data_dir;
     std::fs::create_dir_all(folder).map_err(|error| Failure::because(folder.display(), error))?;
     let place = Place {
         file: folder.join(STORE_FILE),
+        latest: folder.join(LATEST_FILE),
         seen: folder.join(SEEN_FILE),
+        proxies: config.proxies_seen(),
         keys: config.keys_dir(),
         init,
     };
     match &config.store {
-        StoreConfig::Embedded => Ok((Arc::new(place.open_embedded().await?), None)),
+        StoreConfig::Embedded => {
+            let store = Arc::new(place.open_embedded().await?);
+            put_back::begin(&*store, &place.proxies).await?;
+            let watched = Watched::Embedded(Arc::clone(&store));
+            Ok((store, Follower::start(watched, place.latest)))
+        }
         StoreConfig::Etcd(cluster) => {
             let store = Arc::new(place.open_etcd(cluster).await?);
-            let follower = Follower::start(Arc::clone(&store), place.seen);
-            Ok((store, Some(follower)))
+            put_back::begin(&*store, &place.proxies).await?;
+            let watched = Watched::Etcd(Arc::clone(&store));
+            Ok((store, Follower::start(watched, place.seen)))
         }
     }
 }
@@ -52,8 +67,12 @@ pub(super) async fn open_store(
 struct Place {
     /// Of the embedded store.
     file: PathBuf,
+    /// What was seen of that.
+    latest: PathBuf,
     /// Of a store in etcd.
     seen: PathBuf,
+    /// The proxies that were seen.
+    proxies: PathBuf,
     keys: PathBuf,
     init: bool,
 }
@@ -62,17 +81,27 @@ impl Place {
     async fn open_embedded(&self) -> Result<EmbeddedStore, Failure> {
         let path = &self.file;
         let failed = |error| Failure::because(path.display(), error);
-        let was_etcd = self.seen.exists();
-        let is_gone =
-            SigningKeys::exist(&self.keys) && !EmbeddedStore::exists(path).await.map_err(failed)?;
-        if was_etcd {
+        let exists = EmbeddedStore::exists(path).await.map_err(failed)?;
+        if self.seen.exists() {
             self.refuse_unless_init(
                 &self.seen,
                 "the locks were kept in etcd before, as this file says: the embedded store's \
                  tokens would fall below those that etcd has given out. Set the store to etcd; or \
                  start with --init, if it is to be changed",
             )?;
-        } else if is_gone {
+        } else if exists {
+            let store = EmbeddedStore::open(path).await.map_err(failed)?;
+            let latest = store.latest().await.map_err(failed)?;
+            let Some(seen) = self.read_latest()?.filter(|seen| *seen > latest) else {
+                return Ok(store);
+            };
+            let why = format!(
+                "it has given out tokens up to {latest}, and {seen} was given out before: it is an \
+                 older copy of the store. Put the store itself back; or start with --init, if it \
+                 is lost"
+            );
+            self.refuse_unless_init(path, &why)?;
+        } else if SigningKeys::exist(&self.keys) {
             let keys = self.keys.display();
             let why = format!(
                 "the store is not there, or is empty, though keys are ({keys}): its tokens would \
@@ -80,19 +109,29 @@ impl Place {
                  if it is lost or new; or remove the keys too, if nobody uses what they have signed"
             );
             self.refuse_unless_init(path, &why)?;
+        } else {
+            // Nobody uses what was seen of another one.
+            leave(&self.latest)?;
+            return EmbeddedStore::open(path).await.map_err(failed);
         }
-        if was_etcd || is_gone {
-            let seen = seen::read(&self.seen).ok().flatten();
-            let above = self.above_what_is_known(seen).await?;
-            // Not on with the one that may be there: what stood in it was left for etcd.
-            EmbeddedStore::create_above(path, above)
-                .await
-                .map_err(failed)?;
-            tracing::warn!(%above, "a new store: its tokens begin above this");
-            warn_of_proxies();
-            leave(&self.seen)?;
-        }
+        let seen = seen::read(&self.seen).ok().flatten();
+        let above = self.above_what_is_known(seen).await?;
+        // Not on with the one that may be there: what stood in it was left for etcd, or is over.
+        let records = put_back::records(&self.proxies).await?;
+        EmbeddedStore::create_above(path, above, records)
+            .await
+            .map_err(failed)?;
+        tracing::warn!(%above, "a new store: its tokens begin above this");
+        leave(&self.seen)?;
         EmbeddedStore::open(path).await.map_err(failed)
+    }
+
+    /// The highest token that was seen of the embedded store.
+    fn read_latest(&self) -> Result<Option<Token>, Failure> {
+        match seen::read(&self.latest) {
+            Err(_) if self.init => Ok(None),
+            read => read,
+        }
     }
 
     async fn open_etcd(&self, cluster: &EtcdConfig) -> Result<EtcdStore, Failure> {
@@ -132,10 +171,11 @@ impl Place {
             let above = self.above_what_is_known(seen).await?;
             store.raise_above(above).await.map_err(failed)?;
             tracing::warn!(%above, "another store than before: its tokens begin above this");
-            warn_of_proxies();
+            put_back::put_back(&store, &self.proxies).await?;
         }
         self.mark(&store, seen).await?;
         leave(&self.file)?;
+        leave(&self.latest)?;
         Ok(store)
     }
 
@@ -175,7 +215,7 @@ impl Place {
             }
             Err(error) => return Err(Failure::because("etcd", error)),
         };
-        seen::write(&self.seen, marked)
+        durable_file::write(&self.seen, &marked.to_string())
             .map_err(|error| Failure::because(self.seen.display(), error))
     }
 
@@ -199,7 +239,9 @@ impl Place {
         // Of an embedded store that is lost it tells where it began.
         let seen = seen.or_else(|| seen::read(&left(&self.seen)).ok().flatten());
         let began = seen.map_or(0, |seen| seen.highest().get());
-        let above = began.saturating_add(clock::unix_ms().max(1));
+        let by_time = began.saturating_add(clock::unix_ms().max(1));
+        let seen = self.read_latest()?.map_or(0, Token::get);
+        let above = by_time.max(seen.saturating_add(UNSEEN_MAX));
         let above = Token::new(above).unwrap_or(Token::MAX);
         if !EmbeddedStore::exists(path).await.map_err(failed)? {
             return Ok(above);
@@ -207,16 +249,6 @@ impl Place {
         let store = EmbeddedStore::open(path).await.map_err(failed)?;
         Ok(store.latest().await.map_err(failed)?.max(above))
     }
-}
-
-/// A proxy that runs and is not in the set of this store is not asked to seal its grants, and lets
-/// holders of the time before in until it registers again, or for ever where it does not reach us.
-fn warn_of_proxies() {
-    tracing::warn!(
-        "this store may not know every proxy: one that has run since before admits older holders \
-         beside those that are granted now. Every proxy has to be stopped before grants are used, \
-         and may be started again then"
-    );
 }
 
 /// Gives what the store before has left another name, under which it says nothing of the present.

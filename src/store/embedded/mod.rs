@@ -32,6 +32,7 @@ use self::committer::{Answer, Committer, Job, Live, Mirror, lock};
 use self::deadlines::Deadlines;
 use crate::clock;
 use crate::lock_name::LockName;
+use crate::store::durable_file::sync_folder;
 use crate::store::{
     Enqueue, Enqueued, Entry, Event, QueueView, Remove, Removed, SESSION_TTL_MAX, SESSION_TTL_MIN,
     SessionId, Store, StoreError, check_enqueue, check_record, random_session_id,
@@ -105,9 +106,14 @@ impl EmbeddedStore {
         self.submit(|mirror| Ok(mirror.state.latest())).await
     }
 
-    /// Makes the file of a store whose tokens begin above this one, whole or not at all: it appears
-    /// under its name when that is on disk. Must be called in a tokio runtime.
-    pub async fn create_above(path: &Path, token: Token) -> Result<(), StoreError> {
+    /// Makes the file of a store whose tokens begin above this one and that has these records,
+    /// whole or not at all: it appears under its name when that is on disk. Must be called in a
+    /// tokio runtime.
+    pub async fn create_above(
+        path: &Path,
+        token: Token,
+        records: Vec<(String, Vec<u8>)>,
+    ) -> Result<(), StoreError> {
         let partial = path.with_extension("new");
         let failed = |error: std::io::Error| StoreError::Unavailable(format!("create: {error}"));
         match std::fs::remove_file(&partial) {
@@ -118,6 +124,9 @@ impl EmbeddedStore {
         }
         let store = EmbeddedStore::open(&partial).await?;
         store.raise_above(token).await?;
+        for (name, value) in records {
+            store.put_record(&name, Some(value)).await?;
+        }
         drop(store);
         std::fs::rename(&partial, path).map_err(failed)?;
         sync_folder(path).map_err(failed)
@@ -289,12 +298,6 @@ fn create(path: &Path) -> Result<Database, DatabaseError> {
         sync_folder(path).map_err(disk::open_error)?;
     }
     Ok(database)
-}
-
-/// Makes a file's name durable: its own fsync does not.
-pub(crate) fn sync_folder(path: &Path) -> std::io::Result<()> {
-    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
-    std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn stopped() -> StoreError {

@@ -258,6 +258,26 @@ fn bare_tokens_pass_where_the_listener_takes_them() {
 }
 
 #[test]
+fn a_bare_token_counts_in_a_database_without_a_rule_too() {
+    let world = World::with(|setup| setup.with("trust = \"unsigned\""));
+    let address = world.proxy.address();
+    let elsewhere = |token: &str| {
+        let parameters = [("database", "postgres"), ("ringfence.token", token)];
+        Client::connect_with(address, &parameters)
+    };
+    let limit = "ALTER DATABASE app SET work_mem = '5MB'";
+    let mut without = Client::connect_with(address, &[("database", "postgres")]);
+    without.query(limit).refused("RF002");
+    let mut old = elsewhere("7");
+    old.query(limit).ok();
+    Client::connect_with(address, &[("ringfence.token", "8")])
+        .query(WRITE)
+        .ok();
+    old.query(limit).refused("RF001");
+    elsewhere("8").query(limit).ok();
+}
+
+#[test]
 fn observe_mode_forwards_what_enforce_would_refuse() {
     let world = World::with(|setup| setup.with("mode = \"observe\""));
     let mut client = world.proxy.client();

@@ -306,12 +306,18 @@ impl PostgresRules {
     }
 
     /// The lock of everything that is guarded in a database, where it is one
-    /// ([`PostgresRules::several_locks`] finds none).
+    /// ([`PostgresRules::several_locks`] finds none). Where nothing is, what a statement there can be
+    /// about is another database: the lock of all of them, where that is one.
     pub fn only_lock(&self, database: &str) -> Option<LockName> {
         let mut rules = self.rules.iter();
-        rules.find_map(|rule| {
+        let here = rules.find_map(|rule| {
             let captures = rule.in_database(database)?;
             rule.lock.build(&captures).ok()
+        });
+        here.or_else(|| {
+            let mut locks = self.rules.iter().map(|rule| rule.lock.fixed());
+            let first = locks.next()??;
+            locks.all(|lock| lock == Some(first)).then(|| first.clone())
         })
     }
 

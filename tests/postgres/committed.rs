@@ -221,17 +221,54 @@ fn a_definition_counts_though_its_client_reads_nothing() {
     assert!(committed >= ALONE.len(), "the server never came to it");
 }
 
+/// What one listener lets define `seen` counts for the other one.
+fn counts_for_the_other(world: &World, definer: &mut Client) {
+    holder(world).query(HARMLESS).ok();
+    let mut other = Client::connect(world.proxy.addresses[1]);
+    let write = "UPDATE seen SET note = 'written'";
+    other.query(write).ok();
+    definer.query(GUARDED).ok();
+    other.query(write).refused("RF002");
+    assert_eq!(world.order(), "first");
+}
+
 #[test]
 fn a_definition_counts_for_the_other_listeners_before_the_server() {
     let pass = "unmatched = \"pass\"";
     let both = |setup: Setup| setup.with(pass).with_rules(ORDERS);
     let world = World::with(|setup| both(setup).and("other", pass, ORDERS));
-    let mut holder = holder(&world);
-    holder.query(HARMLESS).ok();
-    let mut other = Client::connect(world.proxy.addresses[1]);
-    let write = "UPDATE seen SET note = 'written'";
-    other.query(write).ok();
-    holder.query(GUARDED).ok();
-    other.query(write).refused("RF002");
-    assert_eq!(world.order(), "first");
+    counts_for_the_other(&world, &mut holder(&world));
+    // Also where they have the server by another name.
+    let world = World::with(|setup| {
+        let mut setup = both(setup).and("other", pass, ORDERS);
+        let port = setup.upstream.rsplit_once(':').unwrap().1.to_owned();
+        setup.listeners[1].upstream = Some(format!("localhost:{port}"));
+        setup
+    });
+    counts_for_the_other(&world, &mut holder(&world));
+}
+
+#[test]
+fn what_an_observing_listener_lets_pass_counts_for_the_others() {
+    let pass = "unmatched = \"pass\"";
+    let observes = |setup: Setup| {
+        setup
+            .with(pass)
+            .with("mode = \"observe\"")
+            .with_rules(ORDERS)
+    };
+    for text in [
+        GUARDED.to_owned(),
+        format!("DO $x$ BEGIN {GUARDED}; END $x$"),
+    ] {
+        let world = World::with(|setup| observes(setup).and("other", pass, ORDERS));
+        world.direct().query(HARMLESS).ok();
+        let mut other = Client::connect(world.proxy.addresses[1]);
+        let write = "UPDATE seen SET note = 'written'";
+        other.query(write).ok();
+        let mut observed = world.proxy.client();
+        observed.query(&text).ok();
+        other.query(write).refused("RF002");
+        assert_eq!(world.order(), "first");
+    }
 }

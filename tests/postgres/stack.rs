@@ -31,6 +31,8 @@ pub struct Listener {
     pub lines: String,
     /// `[[listener.rule]]` and other tables.
     pub rules: String,
+    /// `host:port`, where it is another than the proxy's.
+    pub upstream: Option<String>,
 }
 
 /// What a test says about its proxy.
@@ -64,6 +66,7 @@ impl Setup {
                 name: "main",
                 lines: String::new(),
                 rules: DATABASE.to_owned(),
+                upstream: None,
             }],
         }
     }
@@ -86,6 +89,7 @@ impl Setup {
             name,
             lines: lines.to_owned(),
             rules: rules.to_owned(),
+            upstream: None,
         });
         self
     }
@@ -108,7 +112,10 @@ impl Setup {
             text += &format!(
                 "[[listener]]\nname = {:?}\nprotocol = \"postgres\"\nlisten = \"{address}\"\n\
                  upstream = \"{}\"\n{}\n{}\n",
-                listener.name, self.upstream, listener.lines, listener.rules,
+                listener.name,
+                listener.upstream.as_ref().unwrap_or(&self.upstream),
+                listener.lines,
+                listener.rules,
             );
             if !self.without_control {
                 text += &format!(

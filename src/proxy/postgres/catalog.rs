@@ -27,6 +27,7 @@ use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
 use self::changes::OfDatabase;
+use self::foreign::{Asked, Foreign};
 use super::control::{Control, ControlError, column};
 use crate::protocol::postgres::resolve::Catalog;
 
@@ -86,6 +87,7 @@ pub struct Database {
     age_max: Duration,
     loaded: ArcSwapOption<Loaded>,
     changes: Arc<OfDatabase>,
+    foreign: Foreign,
     loading: tokio::sync::Mutex<()>,
     /// It is loaded while nobody waits for it. Relaxed: it only keeps one from being loaded twice.
     loads_aside: AtomicBool,
@@ -189,6 +191,7 @@ impl Catalogs {
             age_max: shared.age_max,
             loaded: ArcSwapOption::empty(),
             changes: shared.changes.of(name),
+            foreign: Foreign::default(),
             loading: tokio::sync::Mutex::default(),
             loads_aside: AtomicBool::new(false),
         });
@@ -329,10 +332,10 @@ impl Database {
         {
             return Ok(Arc::clone(&loaded.catalog));
         }
-        let (at, asked) = (Instant::now(), self.changes.foreign.ask());
+        let (at, asked) = (Instant::now(), Asked::now(&self.changes.foreign));
         let catalog = Arc::new(self.load().await?);
         let foreign = catalog.foreign_tables();
-        self.changes.foreign.told(asked, foreign);
+        self.foreign.told(asked, foreign);
         self.loaded.store(Some(Arc::new(Loaded {
             catalog: Arc::clone(&catalog),
             at,

@@ -128,6 +128,7 @@ pub fn guard(
     tasks: &mut JoinSet<()>,
 ) -> (Vec<Guarded>, Vec<LeftSession>) {
     let mut guarded: Vec<Guarded> = vec![];
+    let changes = Changes::default();
     let stores: Vec<(String, FenceStore)> = ready
         .iter()
         .filter_map(|it| Some((it.config.upstream.address(), it.fence_store.clone()?)))
@@ -157,10 +158,6 @@ pub fn guard(
                 prepared
             }
         };
-        let changes = match sibling {
-            Some(sibling) => sibling.changes.clone(),
-            None => Changes::default(),
-        };
         let of_backend = Sessions::new(backend, watermarks.clone());
         let evictor = Evictor::new(of_backend.clone(), left.clone(), earlier);
         tasks.spawn(evictor.clone().run(ready.control.clone()));
@@ -169,7 +166,7 @@ pub fn guard(
             sessions: of_backend,
             evictor,
             prepared,
-            changes,
+            changes: changes.clone(),
         });
     }
     (guarded, sessions)

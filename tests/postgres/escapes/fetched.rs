@@ -367,3 +367,77 @@ fn what_a_client_has_opened_itself_is_read_without_a_ticket() {
     let wrong: Vec<_> = told.iter().filter(|it| !it.is_empty()).collect();
     assert_eq!(wrong, ["22012"], "{told:?}");
 }
+
+/// Functions that tell the truth about themselves: none of them calls a volatile one.
+const HANDLES: [&str; 7] = [
+    "CREATE FUNCTION fetches(c refcursor) RETURNS int LANGUAGE plpgsql STABLE AS \
+     $$ DECLARE x int; BEGIN x := length('--'); -- one
+     fetch c INTO x; RETURN x; END $$",
+    "CREATE FUNCTION moves(c refcursor) RETURNS int LANGUAGE plpgsql STABLE AS \
+     $$ BEGIN IF true THEN /* all of it */ MOVE FORWARD ALL FROM c; END IF; RETURN 1; END $$",
+    "CREATE FUNCTION calls() RETURNS int LANGUAGE sql STABLE AS $$SELECT fetches('pp')$$",
+    "CREATE VIEW looks AS SELECT fetches('pp')",
+    "CREATE FUNCTION swaps() RETURNS int LANGUAGE plpgsql STABLE AS \
+     $$ DECLARE c refcursor := 'cc'; BEGIN CLOSE c; OPEN c FOR SELECT evil(); RETURN 1; END $$",
+    "CREATE TABLE prices (day int, close int, move int)",
+    "CREATE FUNCTION last() RETURNS int LANGUAGE plpgsql STABLE AS \
+     $$ DECLARE x int; BEGIN SELECT close INTO x FROM prices WHERE move = close
+     ORDER BY day FETCH FIRST 1 ROW ONLY; RETURN x; END $$",
+];
+
+#[test]
+fn a_function_that_handles_cursors_of_the_session_needs_the_tickets_for_everything() {
+    let world = world();
+    for sql in HANDLES {
+        world.direct().query(sql).ok();
+    }
+    let deletes = "DELETE FROM orders RETURNING id";
+    let behind = |first: Vec<u8>, texts: &[&str]| {
+        [queries(&["BEGIN"]), vec![first], queries(texts)].concat()
+    };
+    let pp = |sql: &str| synced(&[bound("pp", sql)]);
+    let unnamed = [
+        bound("", deletes),
+        parse("q", "SELECT fetches('')"),
+        bind("z", "q", &[]),
+        execute("z", 0),
+        sync(),
+    ];
+    let cc = || synced(&[bound("cc", "SELECT 1")]);
+    let swapped = || queries(&["BEGIN", "DECLARE cc CURSOR FOR SELECT 1", "SELECT swaps()"]);
+    for (what, steps) in [
+        (
+            "a portal",
+            behind(pp(deletes), &["SELECT fetches('pp')", "COMMIT"]),
+        ),
+        (
+            "one that acts",
+            behind(pp("SELECT evil()"), &["SELECT fetches('pp')", "COMMIT"]),
+        ),
+        (
+            "moved",
+            behind(pp(deletes), &["SELECT moves('pp')", "COMMIT"]),
+        ),
+        (
+            "by a function that calls it",
+            behind(pp(deletes), &["SELECT calls()", "COMMIT"]),
+        ),
+        (
+            "by a view",
+            behind(pp(deletes), &["SELECT * FROM looks", "COMMIT"]),
+        ),
+        ("the unnamed one", behind(unnamed.concat(), &["COMMIT"])),
+        (
+            "a cursor that was swapped",
+            [swapped(), queries(&["FETCH cc", "COMMIT"])].concat(),
+        ),
+        (
+            "a portal that was swapped",
+            behind(cc(), &["SELECT swaps()", "FETCH cc", "COMMIT"]),
+        ),
+    ] {
+        is_refused_and_would_act(&world, what, &steps);
+    }
+    let mut client = world.proxy.client();
+    client.query("SELECT last() FROM prices").ok();
+}

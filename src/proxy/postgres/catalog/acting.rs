@@ -15,8 +15,26 @@ use crate::proxy::postgres::control::{ControlError, column, name};
 /// Functions; whether they write, as far as they say so, and are none of extensions that are known
 /// to read, in C; those that they call by their defaults or are aggregates of; and the types that
 /// their defaults are turned into, or that aggregates keep.
-const FUNCTIONS: &str = "SELECT p.oid, n.nspname, p.proname, \
-     p.provolatile = 'v' AND k.objid IS NULL OR p.prokind = 'p', \
+///
+/// One that fetches from a cursor, or closes one, counts as one that writes, whatever it says, and
+/// so does one whose text has the name of such a function: portals are cursors, and one that was
+/// bound and not executed yet is run by a fetch; another one may be opened under a name that was
+/// closed. PL/pgSQL's FETCH, MOVE and CLOSE are found where statements begin, in the text with its
+/// comments and without, since a text may have in it what looks like one.
+const FUNCTIONS: &str = "WITH RECURSIVE code AS (\
+     SELECT p.oid, p.proname, l.lanname, p.prosrc || E'\\n' || \
+         regexp_replace(p.prosrc, '--[^\n]*|/\\*.*?\\*/', ' ', 'g') AS body \
+     FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang \
+     WHERE p.oid >= 16384 AND l.lanname NOT IN ('internal', 'c')), \
+     h AS (SELECT oid, proname FROM code WHERE lanname <> 'sql' AND body ~* \
+         '\\mfetch\\M[^;]*\\minto\\M|spi_fetchrow|spi_cursor_close|\
+         (?:^|[;\n]|>>|\\m(?:begin|then|else|loop)\\M)\\s*(?:move|close)\\s+[\\w\"$\\s]+;' \
+     UNION SELECT c.oid, c.proname FROM code c JOIN h \
+         ON strpos(lower(c.body), lower(h.proname)) > 0 OR EXISTS (SELECT FROM pg_depend d \
+         WHERE d.classid = 'pg_proc'::regclass AND d.objid = c.oid \
+         AND d.refclassid = 'pg_proc'::regclass AND d.refobjid = h.oid)) \
+     SELECT p.oid, n.nspname, p.proname, \
+     p.provolatile = 'v' AND k.objid IS NULL OR p.prokind = 'p' OR h.oid IS NOT NULL, \
      p.pronargs - p.pronargdefaults <= 1, \
      ARRAY(SELECT m[1]::oid FROM regexp_matches(p.proargdefaults::text, \
          ':(?:funcid|opfuncid) (\\d+)', 'g') m) || CASE WHEN a.aggfnoid IS NULL THEN '{}' ELSE \
@@ -26,7 +44,7 @@ const FUNCTIONS: &str = "SELECT p.oid, n.nspname, p.proname, \
          ':(?:resulttype|typid) (\\d+)', 'g') m) || CASE WHEN a.aggfnoid IS NULL THEN '{}' ELSE \
          ARRAY[a.aggtranstype, a.aggmtranstype] END \
      FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
-     LEFT JOIN pg_aggregate a ON a.aggfnoid = p.oid \
+     LEFT JOIN pg_aggregate a ON a.aggfnoid = p.oid LEFT JOIN h ON h.oid = p.oid \
      LEFT JOIN (SELECT d.objid FROM pg_depend d JOIN pg_extension x ON x.oid = d.refobjid \
          WHERE d.classid = 'pg_proc'::regclass AND d.refclassid = 'pg_extension'::regclass \
          AND d.deptype = 'e' AND x.extname IN ('pg_buffercache', 'pg_stat_statements', 'pg_trgm', \

@@ -1,5 +1,7 @@
-//! What makes catalogs outdated: counted once for all listeners before a server, since what a
-//! session defines through one of them counts for the sessions of every other.
+//! What makes catalogs outdated: counted once for all listeners, since what a session defines through
+//! one of them counts for the sessions of every other before the same server. Which server an address
+//! is nobody knows: databases of one name count for the same, and where they are two, a catalog is
+//! loaded that need not be.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -7,18 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::time::Instant;
 
-use super::foreign::Foreign;
-
 /// Most databases whose changes are kept though nobody has them at hand.
 const DATABASES_MAX: usize = 1024;
 
-/// The changes in the databases of one server. Cheap to clone.
+/// The changes in the databases of all servers, by name. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Changes {
     databases: Arc<Mutex<HashMap<Box<str>, Arc<OfDatabase>>>>,
 }
 
-/// The changes in one database.
+/// The changes in the databases of one name.
 #[derive(Default)]
 pub(super) struct OfDatabase {
     /// Counts what makes its catalogs outdated. SeqCst with the loads of it: a load that begins
@@ -29,8 +29,9 @@ pub(super) struct OfDatabase {
     pub(super) unsettled: AtomicUsize,
     /// When something was last known to have acted in it, by a catalog or its own text.
     pub(super) acted: Mutex<Option<Instant>>,
-    /// Whether it has tables of other servers, also while its catalogs are outdated.
-    pub(super) foreign: Foreign,
+    /// Counts what may have made tables of other servers. SeqCst with the questions: one that begins
+    /// after a count sees what was counted, since that was committed before.
+    pub(super) foreign: AtomicU64,
 }
 
 impl Changes {

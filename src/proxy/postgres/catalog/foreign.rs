@@ -18,9 +18,6 @@ const ANY: &str = "SELECT EXISTS (SELECT FROM pg_catalog.pg_foreign_table), \
 /// What is known of one database's tables of other servers: nothing at first.
 #[derive(Default)]
 pub(super) struct Foreign {
-    /// Counts what may have made one. SeqCst with the questions: one that begins after a count sees
-    /// what was counted, since that was committed before.
-    made: AtomicU64,
     told: Mutex<Option<Told>>,
     asking: tokio::sync::Mutex<()>,
 }
@@ -38,15 +35,17 @@ struct Told {
     has: ForeignTables,
 }
 
-impl Foreign {
-    /// Before the server is asked.
-    pub(super) fn ask(&self) -> Asked {
+impl Asked {
+    /// Before the server is asked, while so many changes that may have made one were counted.
+    pub(super) fn now(made: &AtomicU64) -> Asked {
         Asked {
             at: Instant::now(),
-            made: self.made.load(Ordering::SeqCst),
+            made: made.load(Ordering::SeqCst),
         }
     }
+}
 
+impl Foreign {
     /// Its answer.
     pub(super) fn told(&self, asked: Asked, has: ForeignTables) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,28 +64,28 @@ impl Foreign {
 impl Database {
     /// Whether it has tables of other servers, if that is known at this instant.
     pub fn foreign_tables(&self) -> Option<ForeignTables> {
-        let told = self.changes.foreign.told.lock();
+        let told = self.foreign.told.lock();
         let told = (*told.unwrap_or_else(PoisonError::into_inner))?;
-        let same = told.asked.made == self.changes.foreign.made.load(Ordering::SeqCst);
+        let same = told.asked.made == self.changes.foreign.load(Ordering::SeqCst);
         (same && told.asked.at.elapsed() <= self.age_max).then_some(told.has)
     }
 
     /// Something that may make one may have been committed. To be called when
     /// [`Database::outdated`] is.
     pub fn note_foreign_tables(&self) {
-        self.changes.foreign.made.fetch_add(1, Ordering::SeqCst);
+        self.changes.foreign.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Whether it has any: asked if need be, one question at a time. An answer to a question that
     /// was asked since this began will do: others may make things all the time.
     pub async fn ask_foreign_tables(self: Arc<Database>) -> Result<ForeignTables, CatalogError> {
         let began = Instant::now();
-        let _one = self.changes.foreign.asking.lock().await;
-        let since = self.changes.foreign.told_since(began);
+        let _one = self.foreign.asking.lock().await;
+        let since = self.foreign.told_since(began);
         if let Some(has) = since.or_else(|| self.foreign_tables()) {
             return Ok(has);
         }
-        let asked = self.changes.foreign.ask();
+        let asked = Asked::now(&self.changes.foreign);
         let asking = async {
             let client = self.control.connect(&self.name).await?;
             let rows = rows(&client, ANY).await?;
@@ -101,7 +100,7 @@ impl Database {
             })
         };
         let has = self.in_time(asking).await?;
-        self.changes.foreign.told(asked, has);
+        self.foreign.told(asked, has);
         Ok(has)
     }
 }

@@ -3,9 +3,9 @@
 //! The stages, one file each: `requests` (decode, consider, forward), `weigh` (what a message
 //! needs: `genuine` tickets, locks by `resolved` names, foreign tables that are `unseen`; found
 //! once for what comes `again`), `admit` (the gate, at once or by waiting), `hide` (no ticket
-//! leaves), `replies` (whose they are, what ends with them), `effects` (what a transaction's end
-//! brings about), `revoke` (a newer token has come), `held` (read-only without a ticket), `end`
-//! (either side is gone).
+//! leaves), `observed` (what observing does in the place of all that), `replies` (whose they are,
+//! what ends with them), `effects` (what a transaction's end brings about), `revoke` (a newer token
+//! has come), `held` (read-only without a ticket), `end` (either side is gone).
 //!
 //! Invariants:
 //! - while a message waits for the gate, nothing behind it is looked at, and replies go on;
@@ -22,6 +22,7 @@ mod exporting;
 mod genuine;
 pub(super) mod held;
 mod hide;
+mod observed;
 mod replies;
 mod requests;
 mod resolved;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::effects::Ending;
 use super::genuine::Look;
+use super::observed::{defines_by_text, unseen_ending};
 use super::resolved::{
     GUESSED, MADE_MAX, defines, drops, follow_created, makes_type, names_existing, shifts,
 };
@@ -18,7 +19,6 @@ use crate::protocol::postgres::session::{Considered, Run, SpanId};
 use crate::protocol::postgres::ticket::Tickets;
 use crate::proxy::gates::Claim;
 use crate::proxy::postgres::prepared::Known;
-use crate::token::Token;
 
 /// What becomes of a message.
 pub(super) enum Weighed {
@@ -147,7 +147,7 @@ impl Session {
     fn untold(&mut self, untold: Untold, considered: &Considered) -> Weighed {
         match untold {
             Untold::Later => Weighed::Later,
-            Untold::Unobserved => Weighed::Passed(Ending::default()),
+            Untold::Unobserved => Weighed::Passed(unseen_ending(considered, defines_by_text)),
             Untold::Refused(refusal) => self.present_first(refusal, considered),
         }
     }
@@ -178,28 +178,6 @@ impl Session {
         match self.settle(claims) {
             Admitted::Refused(refusal) => Weighed::Refused(refusal),
             Admitted::Later | Admitted::Passed => Weighed::Later,
-        }
-    }
-
-    /// Observing, what enforcing would refuse is written down and passes.
-    fn refused(&mut self, refusal: Refusal, considered: &Considered) -> Weighed {
-        match self.listener.config.mode {
-            Mode::Enforce => Weighed::Refused(refusal),
-            Mode::Observe => {
-                self.report(&refusal, operation_of(considered));
-                Weighed::Passed(Ending::default())
-            }
-        }
-    }
-
-    fn observe(&mut self, considered: &Considered, needs: &Needs) {
-        for claim in needs.claims.iter() {
-            let shadows = &self.listener.shadows;
-            if let Some(watermark) = shadows.observe(&claim.lock, claim.token) {
-                let watermark = Token::new(watermark);
-                let refusal = Refusal::stale(claim.lock.clone(), claim.token, watermark);
-                self.report(&refusal, operation_of(considered));
-            }
         }
     }
 

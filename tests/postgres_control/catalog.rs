@@ -49,6 +49,23 @@ fn locks(names: &[&str]) -> Required {
     Required::Write(names.iter().map(|name| lock(name)).collect())
 }
 
+/// By nested loops over what depends on them this takes minutes, far longer than a load may.
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_tables_that_were_just_made_are_loaded() {
+    let server = Postgres::start();
+    let app = Session::connect(&server).await;
+    app.run("CREATE TABLE base (a int)").await;
+    app.run(
+        "DO $$ BEGIN FOR n IN 1..8000 LOOP \
+         EXECUTE format('CREATE TABLE child_%s () INHERITS (base)', n); \
+         IF n % 1000 = 0 THEN COMMIT; END IF; END LOOP; END $$",
+    )
+    .await;
+    let catalog = database(&server, HOUR).get().await.unwrap();
+    let writes = needs(&catalog, "UPDATE child_8000 SET a = 1");
+    assert_eq!(writes.required, locks(&["base", "child_8000"]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn it_tells_what_a_statement_reaches() {
     let server = Postgres::start();

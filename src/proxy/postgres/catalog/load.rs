@@ -12,6 +12,11 @@ use crate::protocol::postgres::resolve::{
 use crate::proxy::postgres::control::{ControlError, column, name};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+/// All of it is read, and joined: as long as nothing has gathered statistics since much was defined,
+/// the planner takes thousands of rows for a few, and a nested loop for the best. Where it cannot do
+/// without one it takes that for very dear, and would compile.
+const PLANS: &str = "SELECT pg_catalog.set_config('enable_nestloop', 'off', true), \
+     pg_catalog.set_config('jit', 'off', true)";
 const END: &str = "COMMIT";
 
 const RELATIONS: &str = "SELECT c.oid, n.nspname, c.relname, c.relkind::text, \
@@ -98,6 +103,7 @@ pub(super) async fn load(
     let loaded = tokio::try_join!(
         biased;
         run(client, BEGIN),
+        run(client, PLANS),
         pairs(client, PARENTS),
         pairs(client, OWNERS),
         pairs(client, UNDERLYING),
@@ -114,8 +120,8 @@ pub(super) async fn load(
         acting::naming(client),
         run(client, END),
     )?;
-    let (_, parents, owners, underlying, keys, dependents, ..) = loaded;
-    let (_, _, _, _, _, _, relations, columns, domains, wrappers, ..) = loaded;
+    let (_, _, parents, owners, underlying, keys, dependents, ..) = loaded;
+    let (_, _, _, _, _, _, _, relations, columns, domains, wrappers, ..) = loaded;
     let (.., extensions, set_config, text_types, _, _, _) = loaded;
     let (.., called, naming, _) = loaded;
     let acting = acting::find(&called, &naming, reading, &underlying);

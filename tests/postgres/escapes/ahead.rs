@@ -218,3 +218,28 @@ fn without_a_text_beside_it_a_column_is_only_read() {
     }
     unharmed(&world, "reading");
 }
+
+/// What measures ranges runs as a plan is made, and as statistics are gathered.
+#[test]
+fn what_measures_the_bounds_of_ranges_acts_unseen() {
+    refused_and_would_act(
+        &world(),
+        &[
+            "CREATE FUNCTION measures(int, int) RETURNS float8 LANGUAGE plpgsql IMMUTABLE AS \
+             'BEGIN RETURN $1 - $2; END'",
+            "CREATE TYPE measured AS RANGE (subtype = int4, subtype_diff = measures)",
+            "CREATE TABLE ranges AS SELECT measured(g, g + 5) AS r FROM generate_series(1, 1000) g",
+            "ANALYZE ranges",
+            "CREATE OR REPLACE FUNCTION measures(int, int) RETURNS float8 LANGUAGE plpgsql \
+             VOLATILE AS $$BEGIN UPDATE public.orders SET note = 'written'; \
+             RETURN $1 - $2; END$$",
+            "UPDATE orders SET note = 'first'",
+        ],
+        &[
+            "SELECT count(*) FROM ranges WHERE r <@ measured(1, 100)",
+            "EXPLAIN SELECT count(*) FROM ranges WHERE r <@ measured(1, 100)",
+            "ANALYZE ranges",
+        ],
+        LOOKS,
+    );
+}

@@ -165,3 +165,121 @@ fn a_temporary_row_is_checked_by_what_its_type_has_come_to_call() {
         ],
     );
 }
+
+/// Nobody looks at it again as rows are put into it.
+#[test]
+fn a_temporary_table_is_filled_in_as_what_it_was_made_like() {
+    const WRITES: &str = "CREATE OR REPLACE FUNCTION w3() RETURNS int LANGUAGE plpgsql AS \
+         $$BEGIN UPDATE public.orders SET note = 'written'; RETURN 1; END$$";
+    const HARMLESS: &str = "CREATE OR REPLACE FUNCTION w4(int) RETURNS int LANGUAGE plpgsql \
+         IMMUTABLE AS 'BEGIN RETURN 1; END'";
+    const ACTING: &str = "CREATE OR REPLACE FUNCTION w4(int) RETURNS int LANGUAGE plpgsql \
+         VOLATILE AS $$BEGIN UPDATE public.orders SET note = 'written'; RETURN 1; END$$";
+    const FILLS: &str = "INSERT INTO t (id) VALUES (1)";
+    refused_and_would_write(
+        &[
+            WRITES,
+            "CREATE TABLE IF NOT EXISTS filled (id int, b int DEFAULT w3())",
+            "CREATE TABLE IF NOT EXISTS checked (id int CHECK (w3() = 1))",
+        ],
+        &[
+            &[
+                "CREATE TEMP TABLE t (LIKE filled INCLUDING DEFAULTS)",
+                FILLS,
+            ],
+            &["CREATE TEMP TABLE t (LIKE filled INCLUDING ALL)", FILLS],
+            &[
+                "CREATE TABLE pg_temp.t (LIKE public.filled INCLUDING ALL)",
+                FILLS,
+            ],
+            &["CREATE TEMP TABLE t () INHERITS (filled)", FILLS],
+            &[
+                "CREATE TEMP TABLE t (LIKE checked INCLUDING CONSTRAINTS)",
+                FILLS,
+            ],
+            &["CREATE TEMP TABLE t (id int, b int DEFAULT w3())", FILLS],
+            &[
+                "CREATE TEMP TABLE t (id int)",
+                "ALTER TABLE t ADD CHECK (w3() = 1)",
+                FILLS,
+            ],
+            &[
+                "CREATE TEMP TABLE t (id int, b int)",
+                "ALTER TABLE t ALTER b SET DEFAULT w3()",
+                FILLS,
+            ],
+        ],
+    );
+    refused_and_would_write(
+        &[HARMLESS],
+        &[
+            &[
+                "CREATE TEMP TABLE t (id int, b int DEFAULT w4(1))",
+                ACTING,
+                FILLS,
+            ],
+            &[
+                "CREATE TEMP TABLE t (id int CHECK (w4(id) = 1))",
+                ACTING,
+                FILLS,
+            ],
+            &[
+                "CREATE TEMP TABLE t (id int, b int GENERATED ALWAYS AS (w4(id)) STORED)",
+                ACTING,
+                FILLS,
+            ],
+            &[
+                "CREATE TEMP TABLE t (id int)",
+                "CREATE INDEX ON t (w4(id))",
+                ACTING,
+                FILLS,
+            ],
+        ],
+    );
+}
+
+#[test]
+fn a_guarded_tables_sequence_is_not_a_temporary_tables() {
+    let world = world();
+    let mut direct = world.direct();
+    direct
+        .query("CREATE SEQUENCE orders_seq OWNED BY orders.id")
+        .ok();
+    direct
+        .query("ALTER TABLE orders ALTER id SET DEFAULT nextval('orders_seq')")
+        .ok();
+    direct
+        .query("CREATE TABLE other (id serial, at timestamptz DEFAULT now(), note text)")
+        .ok();
+    let fills = |like: &str| {
+        [
+            format!("CREATE TEMP TABLE staging (LIKE {like})"),
+            "INSERT INTO staging (note) VALUES ('x')".to_owned(),
+            "DROP TABLE staging".to_owned(),
+        ]
+    };
+    let codes = |client: &mut Client, like: &str| {
+        let texts = fills(like);
+        texts.map(|sql| client.query(&sql).code().to_owned())
+    };
+    let mut client = Client::connect(world.proxy.address());
+    let refused = codes(&mut client, "orders INCLUDING DEFAULTS");
+    assert!(is_refusal(&refused[0]), "{refused:?}");
+    let called = "SELECT is_called FROM orders_seq";
+    assert_eq!(direct.query(called).value(), "f");
+    codes(&mut direct, "orders INCLUDING DEFAULTS");
+    assert_eq!(direct.query(called).value(), "t", "it does nothing");
+    // What no rule is about, and what is of its own, needs none.
+    for like in ["other INCLUDING ALL", "orders", "orders INCLUDING COMMENTS"] {
+        let told = codes(&mut client, like);
+        assert!(
+            !told.iter().any(|code| is_refusal(code)),
+            "{like}: {told:?}"
+        );
+    }
+    let own = "CREATE TEMP TABLE own (id serial, at date DEFAULT CURRENT_DATE, \
+               g uuid DEFAULT gen_random_uuid(), note text)";
+    for sql in [own, "INSERT INTO own (note) VALUES ('x')"] {
+        assert_eq!(client.query(sql).code(), "", "{sql}");
+    }
+}

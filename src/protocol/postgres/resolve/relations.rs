@@ -124,6 +124,9 @@ impl<'v> Reach<'v> {
             let is_cte = read.schema.is_none() && uses.ctes.contains(&read.name);
             self.add_read(read, is_cte);
         }
+        for name in &uses.filled_as {
+            self.add_filled(name);
+        }
         self.add_calls(uses, rules);
         if self.view.catalog.acts_unseen() && computes(statement) {
             self.everything("the server may call a volatile function where none is written");
@@ -177,7 +180,7 @@ impl<'v> Reach<'v> {
 
     /// The temporary relations that a name can mean, of whichever session: a view may have become
     /// one without saying so, and what a session is known to have made may be another thing by now.
-    fn temporaries(&self, name: &RelationName) -> Vec<&'v Relation> {
+    pub(super) fn temporaries(&self, name: &RelationName) -> Vec<&'v Relation> {
         let in_any = |schema: &str| schema.starts_with("pg_temp");
         if !name.schema.as_deref().is_none_or(in_any) {
             return vec![];
@@ -206,7 +209,7 @@ impl<'v> Reach<'v> {
         self.view.made.iter().find(same)
     }
 
-    fn add_read(&mut self, name: &RelationName, is_cte: bool) {
+    pub(super) fn add_read(&mut self, name: &RelationName, is_cte: bool) {
         let candidates = self.candidates(name);
         if candidates.iter().any(|relation| relation.acts_on_read) {
             self.everything("reading one of its relations may write");
@@ -349,7 +352,7 @@ impl<'v> Reach<'v> {
         }
     }
 
-    fn add_relation(&mut self, relation: &'v Relation, effect: Effect, only: bool) {
+    pub(super) fn add_relation(&mut self, relation: &'v Relation, effect: Effect, only: bool) {
         let catalog = self.view.catalog;
         // By another name any later statement may do what it likes with it.
         let moves = effect == Effect::Move;

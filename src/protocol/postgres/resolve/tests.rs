@@ -27,6 +27,8 @@ fn relation(oid: Oid, name: &str, kind: RelationKind) -> Relation {
         acts_on_read: false,
         gives_acting_type: false,
         acts_on_write: false,
+        acts_on_fill: false,
+        takes_from: vec![],
     }
 }
 

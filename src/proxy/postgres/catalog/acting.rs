@@ -89,11 +89,13 @@ const OPERATORS: &str = "SELECT DISTINCT acts.oprcode::oid, o.oprname \
      FROM pg_operator o JOIN pg_operator acts \
      ON o.oid = acts.oid OR o.oprcom = acts.oid OR o.oprnegate = acts.oid";
 const CASTS: &str = "SELECT castfunc, casttarget, castcontext <> 'e' FROM pg_cast";
-/// What sorts, groups, joins and compares where no operator is written (ORDER BY, DISTINCT).
+/// What sorts, groups, joins and compares where no operator is written (ORDER BY, DISTINCT), and what
+/// measures how far the bounds of ranges are apart, to plan and for statistics.
 /// Functions of the server's internals are written in C, and run nothing.
 const CLASSES: &str = "SELECT amproc::oid FROM pg_amproc JOIN pg_proc p ON p.oid = amproc \
      WHERE 'internal'::regtype <> ALL (p.proargtypes::oid[] || p.prorettype) UNION \
-     SELECT o.oprcode::oid FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr";
+     SELECT o.oprcode::oid FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr UNION \
+     SELECT rngsubdiff::oid FROM pg_range WHERE rngsubdiff <> 0";
 /// What the defaults of domains call, for the rows of a table that is given such a column.
 const DEFAULTS: &str = "SELECT DISTINCT m[1]::oid, t.typname FROM pg_type t, \
      regexp_matches(t.typdefaultbin::text, ':(?:funcid|opfuncid) (\\d+)', 'g') m \

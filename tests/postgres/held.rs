@@ -240,6 +240,45 @@ fn behind_a_ticket_in_one_flight_the_session_is_held() {
     }
 }
 
+/// However many messages are on their way, a ticket is not late for what it comes with.
+#[test]
+fn a_ticket_behind_what_has_none_lets_it_write_in_one_flight() {
+    let world = world(DATABASE);
+    let ticket = world.proxy.ticket(1);
+    let writes = format!("{WRITE} /*fencing_token='{ticket}'*/");
+    let local = format!("SET LOCAL ringfence.token = '{ticket}'");
+    let mut client = world.proxy.client();
+    let texts = [
+        &*writes, "SELECT 1", &writes, &writes, "BEGIN", &local, WRITE, "COMMIT",
+    ];
+    client.send(&texts.map(query).concat());
+    for _ in texts {
+        client.answer().ok();
+    }
+    assert!(held(&mut client));
+}
+
+/// A setting that a holder makes while it cannot be let go.
+#[test]
+fn what_a_holder_sets_in_a_pipeline_is_taken_back() {
+    let world = world(DATABASE);
+    world.direct().query(SAYS_IT_READS).ok();
+    let set = format!("SET ringfence.token = '{}'", world.proxy.ticket(1));
+    let texts = [
+        &*set,
+        "SET default_transaction_read_only = off",
+        "SET ringfence.token = ''",
+    ];
+    let mut sent = texts.map(|text| run(text, &[])).concat();
+    sent.extend(sync());
+    for tried in tried() {
+        let mut client = world.proxy.client();
+        was_held(&world, &in_one_flight(&mut client, sent.clone(), &tried));
+        client.ask(&sent).ok();
+        assert!(held(&mut client));
+    }
+}
+
 /// What is begun without a ticket behind the end of a transaction that had one, where nothing can
 /// go in between.
 #[test]

@@ -58,6 +58,8 @@ pub(super) struct Hold {
     begun: Option<SpanId>,
     /// In this span a transaction has ended while the session was not: the next one may write.
     next: Option<SpanId>,
+    /// In this span the proxy has asked the server to hold it.
+    asked: Option<SpanId>,
     /// The message at hand waits for what is on its way.
     waits: bool,
 }
@@ -95,6 +97,7 @@ impl Hold {
             code: None,
             begun: None,
             next: None,
+            asked: None,
             waits: false,
         }
     }
@@ -121,6 +124,8 @@ impl Session {
             return counts && self.let_go_here();
         }
         match (self.hold.held, counts) {
+            // It knows better: it may be what clears the ticket.
+            (_, true) if self.hold.waits => false,
             (Held::Now, true) => self.set_held(Held::Not, LET_GO),
             (Held::Not, false) => self.set_held(Held::Now, HOLD),
             (Held::ButHere, _) => {
@@ -133,15 +138,23 @@ impl Session {
         }
     }
 
-    /// A message under a ticket is about to be forwarded. Whether something goes before it.
-    pub(super) fn let_go(&mut self) -> bool {
-        if !matches!(self.hold.held, Held::Now | Held::Unsure) || !self.is_between() {
-            return false;
+    /// What goes before a message under a ticket. `None`: nothing.
+    fn let_go(&mut self) -> Option<Weighed> {
+        if !matches!(self.hold.held, Held::Now | Held::Unsure) {
+            return None;
         }
-        match self.core.in_transaction() {
+        if !self.is_between() {
+            // In a pipeline, and behind a transaction's first query, it would be too late.
+            let late = self.core.in_block() && self.core.has_snapshot();
+            let waits = !late && !self.core.is_in_pipeline();
+            self.hold.waits = waits;
+            return waits.then_some(Weighed::Later);
+        }
+        let let_go = match self.core.in_transaction() {
             true => self.let_go_here(),
             false => self.set_held(Held::Not, LET_GO),
-        }
+        };
+        let_go.then_some(Weighed::Again)
     }
 
     /// What goes before a message that runs nothing yet, but has the server begin a transaction:
@@ -166,7 +179,7 @@ impl Session {
         }
         let harmless = || considered.runs.iter().all(|run| self.only_controls(run));
         let goes_first = match has_tickets {
-            true => self.let_go().then_some(Weighed::Again),
+            true => self.let_go(),
             false if harmless() => None,
             false if self.core.is_in_pipeline() => self.check_pipeline(),
             false => self.hold_first(),
@@ -223,8 +236,10 @@ impl Session {
     /// Whether the next transaction may begin as one that can write.
     fn may_be_free(&self) -> bool {
         let awaited = self.core.awaited_span();
-        let pending = |code: SpanId| awaited.is_some_and(|awaited| awaited <= code);
-        matches!(self.hold.held, Held::Not | Held::Unsure) || self.hold.code.is_some_and(pending)
+        let pending = |span: SpanId| awaited.is_some_and(|awaited| awaited <= span);
+        matches!(self.hold.held, Held::Not | Held::Unsure)
+            || self.hold.code.is_some_and(pending)
+            || self.hold.asked.is_some_and(pending)
     }
 
     /// Whether the next message is to be looked at though it runs nothing.
@@ -257,8 +272,8 @@ impl Session {
         if behind.code && held {
             self.hold.code = Some(span);
         }
-        let resets = considered.runs.iter().any(resets);
-        if resets || behind.code && held && !self.hold.tells {
+        let sets = |run: &Run| resets(run) || held && turns_read_write(run);
+        if considered.runs.iter().any(sets) || behind.code && held && !self.hold.tells {
             self.hold.held = Held::Unsure;
         }
     }
@@ -275,7 +290,7 @@ impl Session {
             behind.begins |= behind.next && !has_ticket && !self.only_controls(run);
             // Once it may be free, it does not matter what else may let it go.
             behind.code |= !free && self.may_run_code(run);
-            free |= behind.code || resets(run);
+            free |= behind.code || resets(run) || turns_read_write(run);
             behind.next |= free && ends(&run.statement);
         }
         behind
@@ -324,10 +339,20 @@ impl Session {
     }
 
     fn set_held(&mut self, held: Held, by: &[u8]) -> bool {
+        // Until that is answered it may fail yet: whoever cancels may hit it.
+        self.hold.asked = (held == Held::Now).then_some(self.core.span());
         let bytes = self.core.inject_statement(by);
         self.backend.send(&bytes);
         self.hold.held = held;
         true
+    }
+
+    /// The server has told an error.
+    pub(super) fn note_failed(&mut self) {
+        let awaited = self.core.awaited_span();
+        if awaited.is_some() && awaited == self.hold.asked {
+            self.hold.held = Held::Unsure;
+        }
     }
 
     /// Refuses what would let the session go, to who has no ticket.
@@ -361,6 +386,12 @@ fn resets(run: &Run) -> bool {
         Class::Session(SessionControl::ResetAll | SessionControl::DiscardAll)
     );
     all || run.statement.may_commit_inside()
+}
+
+/// Whether a run, of a holder, may set it otherwise.
+fn turns_read_write(run: &Run) -> bool {
+    let mut statements = run.executed.iter().chain([&run.statement]);
+    statements.any(|it| may_turn_read_write(it))
 }
 
 /// Whether behind a statement another transaction may begin.

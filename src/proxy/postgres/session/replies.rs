@@ -117,6 +117,7 @@ impl Session {
             let span = self.core.awaited_span();
             let statement = self.core.awaited_statement();
             self.effects.failed(span, statement, fields.sqlstate());
+            self.note_failed();
         }
         if let BackendMessage::ParameterStatus { name, value } = message {
             self.note_told(name, value);

@@ -229,7 +229,12 @@ fn behind_a_ticket_in_one_flight_the_session_is_held() {
             let mut client = world.proxy.client();
             was_held(&world, &in_one_flight(&mut client, query(first), &tried));
         }
-        for first in [query(cleared), [run(cleared, &[]), sync()].concat()] {
+        let by_call = "SELECT set_config('ringfence.token', $1, false)";
+        let first = [query(cleared), run(cleared, &[]), run(by_call, &[""])];
+        for (n, mut first) in first.into_iter().enumerate() {
+            if n > 0 {
+                first.extend(sync());
+            }
             let mut holder = world.proxy.holder(1);
             was_held(&world, &in_one_flight(&mut holder, first, &tried));
             // And back.
@@ -276,6 +281,38 @@ fn what_a_holder_sets_in_a_pipeline_is_taken_back() {
         was_held(&world, &in_one_flight(&mut client, sent.clone(), &tried));
         client.ask(&sent).ok();
         assert!(held(&mut client));
+    }
+}
+
+/// A call of a function may be the last of its transaction, and nothing is lost by it.
+#[test]
+fn what_calls_functions_without_a_ticket_goes_on_in_one_flight() {
+    let world = world(DATABASE);
+    let counts = "CREATE FUNCTION counts() RETURNS int LANGUAGE sql STABLE AS \
+                  $$SELECT count(*)::int FROM orders$$";
+    world.direct().query(counts).ok();
+    let mut client = world.proxy.client();
+    let text = "SELECT counts()";
+    let texts = [
+        text,
+        "BEGIN",
+        text,
+        text,
+        "COMMIT",
+        text,
+        "BEGIN; SELECT counts(); COMMIT",
+    ];
+    client.send(&texts.map(query).concat());
+    let piped = [
+        run("BEGIN", &[]),
+        run(text, &[]),
+        run("COMMIT", &[]),
+        sync(),
+    ]
+    .concat();
+    client.send(&[piped, [run(text, &[]), run(text, &[]), sync()].concat()].concat());
+    for _ in 0..texts.len() + 2 {
+        client.answer().ok();
     }
 }
 

@@ -290,7 +290,7 @@ impl Session {
             behind.begins |= behind.next && !has_ticket && !self.only_controls(run);
             // Once it may be free, it does not matter what else may let it go.
             behind.code |= !free && self.may_run_code(run);
-            free |= behind.code || resets(run) || turns_read_write(run);
+            free = free || behind.code || resets(run) || turns_read_write(run);
             behind.next |= free && ends(&run.statement);
         }
         behind

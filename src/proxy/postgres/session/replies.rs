@@ -165,7 +165,7 @@ impl Session {
         Ok(deliver)
     }
 
-    /// What the client is told in the place of an error that the proxy has asked for. `may_be_done`:
+    /// What the client is told in the place of an error that the proxy asked for. `may_be_done`:
     /// something of what it answers.
     fn told_instead(
         &self,

@@ -139,7 +139,48 @@ fn a_statement_that_cannot_be_cancelled_ends_with_its_session() {
     assert_eq!(admin.query(sleeping).value(), "0");
     let told = old.answer();
     assert_eq!(told.status, 0, "{told:?}");
+    let told = told.refused("RF001");
+    assert_eq!(
+        (&*told.severity, &told.json()["outcome"]),
+        ("FATAL", &"not-applied".into())
+    );
     assert_eq!(world.order(), "first");
+}
+
+/// Of what commits in its middle something is done, whoever has ended it.
+#[test]
+fn what_cannot_be_cancelled_and_may_be_done_in_part_is_told_as_unknown() {
+    let world = World::new();
+    let stubborn = "UPDATE orders SET note = 'in part'; COMMIT; \
+                    FOR i IN 1..1000 LOOP BEGIN PERFORM pg_sleep(60); \
+                    EXCEPTION WHEN query_canceled THEN NULL; END; END LOOP;";
+    let call = format!("CREATE PROCEDURE stubborn() LANGUAGE plpgsql AS $$BEGIN {stubborn} END$$");
+    world.direct().query(&call).ok();
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    let mut admin = world.admin();
+    let texts = [
+        "CALL stubborn()".to_owned(),
+        format!("DO $$BEGIN {stubborn} END$$"),
+    ];
+    let sent = texts.iter().flat_map(|text| {
+        let piped = [run(text, &[]), sync()].concat();
+        [query(text), piped]
+    });
+    for (n, sent) in sent.enumerate() {
+        let token = 2 * n as u64 + 1;
+        let mut old = world.proxy.holder(token);
+        old.send(&sent);
+        eventually("the statement", || admin.query(sleeping).value() == "1");
+        let _new = seal(&world, token + 1);
+        let told = old.answer();
+        assert_eq!((told.status, told.faults.len()), (0, 1), "{told:?}");
+        let told = told.refused("08007");
+        assert_eq!(
+            (&*told.severity, &told.json()["outcome"]),
+            ("FATAL", &"unknown".into())
+        );
+        assert_eq!(world.order(), "in part");
+    }
 }
 
 #[test]

@@ -186,6 +186,11 @@ impl Flights {
         flights.any(|flight| flight.permit.stage() == Stage::Released)
     }
 
+    /// Whether something in flight lasts to the end of this span.
+    pub(super) fn last_for(&self, span: SpanId) -> bool {
+        self.flights.iter().any(|flight| flight.span >= span)
+    }
+
     /// The first lock and token in flight.
     pub(super) fn about(&self) -> Option<(LockName, Token)> {
         let flight = self.flights.first()?;

@@ -22,6 +22,7 @@
 mod calls;
 mod catalog;
 mod functions;
+mod own;
 mod relations;
 mod rules;
 
@@ -35,6 +36,7 @@ pub use catalog::{
     RelationKind,
 };
 pub use functions::is_harmless;
+pub use own::runs_own_code;
 pub use rules::{ForeignWrites, PostgresRule, PostgresRules};
 
 use relations::Reach;

@@ -1,6 +1,7 @@
 mod databases;
 mod foreign;
 mod made;
+mod own;
 mod redefined;
 mod unseen;
 

@@ -61,7 +61,7 @@ pub(super) fn looks(statement: &Statement) -> bool {
 }
 
 /// Whether a statement does nothing but set parameters: it reads nothing.
-pub(super) fn only_sets(statement: &Statement) -> bool {
+pub fn only_sets(statement: &Statement) -> bool {
     let uses = &statement.uses;
     let builtin = |schema: Option<&str>| schema.is_none_or(|schema| schema == "pg_catalog");
     let mut called = uses.functions.iter();

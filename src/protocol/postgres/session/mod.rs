@@ -50,6 +50,7 @@ mod unknown;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+pub use early::only_sets;
 pub use names::NAMES_MAX;
 pub use reply::{Deliver, Reply, Unexpected};
 pub use span::SpanId;
@@ -208,6 +209,12 @@ impl Considered {
             )
         };
         self.runs.iter().all(rolls_back)
+    }
+
+    /// Whether it is a message of the extended protocol, whose first one begins a span that ends
+    /// with a Sync.
+    pub fn begins_span(&self) -> bool {
+        self.kind == Kind::Extended
     }
 
     fn commits(&self) -> bool {

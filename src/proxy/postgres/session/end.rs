@@ -18,7 +18,7 @@ const PROTOCOL_VIOLATION: &str = "08P01";
 /// SQLSTATE `connection_failure`.
 const CONNECTION_FAILURE: &str = "08006";
 /// SQLSTATE `admin_shutdown`.
-const ADMIN_SHUTDOWN: &str = "57P01";
+pub(super) const ADMIN_SHUTDOWN: &str = "57P01";
 
 /// How far the end of a session is.
 #[derive(Debug)]

@@ -44,7 +44,7 @@ use self::effects::Effects;
 use self::end::Phase;
 use self::exporting::Exporting;
 use self::genuine::Sets;
-use self::held::Held;
+use self::held::Hold;
 use self::resolved::Resolved;
 use self::revoke::Revocation;
 use self::settle::{Identity, Standing};
@@ -211,7 +211,7 @@ struct Session {
     sets: Sets,
     slots: Slots,
     admission: Admission,
-    held: Held,
+    hold: Hold,
     exporting: Exporting,
     flights: Flights,
     effects: Effects,
@@ -240,6 +240,8 @@ impl Session {
         for (name, value) in &start.parameters {
             core.parameter(name, value);
         }
+        let told = start.parameters.iter().map(|(name, _)| &**name);
+        let hold = Hold::begin(&listener.config, has_tickets, told);
         let sets = Sets::new(&listener, &start.database);
         let flights = Flights::new(listener.sessions.clone(), listener.evictor.clone());
         Box::new(Session {
@@ -271,7 +273,7 @@ impl Session {
             sets,
             slots: Slots::default(),
             admission: Admission::default(),
-            held: Held::begin(&listener.config, has_tickets),
+            hold,
             exporting: Exporting::default(),
             flights,
             effects: Effects::default(),
@@ -301,7 +303,7 @@ impl Session {
             moved |= self.poll_send_client(cx);
             moved |= self.poll_phase(cx);
             moved |= !moved && self.poll_revocation(cx);
-            moved |= !moved && self.client_ended && self.takes_requests() && self.desert();
+            moved |= !moved && self.client_ended && self.is_done() && self.desert();
             if self.phase == Phase::Over {
                 return Poll::Ready(());
             }
@@ -314,6 +316,11 @@ impl Session {
                 return pin!(tokio::task::yield_now()).poll(cx);
             }
         }
+    }
+
+    /// Whether nothing of what the client has sent waits to be dealt with.
+    fn is_done(&self) -> bool {
+        self.takes_requests() && !self.hold.is_waiting()
     }
 
     fn poll_send_backend(&mut self, cx: &mut Context<'_>) -> bool {

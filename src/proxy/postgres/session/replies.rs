@@ -4,11 +4,13 @@
 //! Invariant: bytes that are no message, and an answer that nothing asked for, end the backend
 //! connection: its count is out of step.
 
+use super::end::ADMIN_SHUTDOWN;
 use super::requests::CANCELLED;
 use super::{Session, Turn};
-use crate::protocol::postgres::frame::{BackendMessage, FrameError, Next};
+use crate::protocol::Refusal;
+use crate::protocol::postgres::frame::{BackendMessage, ErrorFields, FrameError, Next};
 use crate::protocol::postgres::refusal::{Severity, refusal_error};
-use crate::protocol::postgres::session::{Deliver, Unexpected};
+use crate::protocol::postgres::session::{Deliver, Unexpected, commits};
 
 /// What becomes of the rest of a long message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,7 +117,7 @@ impl Session {
             let span = self.core.awaited_span();
             let statement = self.core.awaited_statement();
             self.effects.failed(span, statement, fields.sqlstate());
-            self.effects.told_fatal |= fields.is_fatal();
+            self.note_failed();
         }
         if let BackendMessage::ParameterStatus { name, value } = message {
             self.note_told(name, value);
@@ -125,6 +127,8 @@ impl Session {
         }
         let is_error = matches!(message, BackendMessage::Error(_));
         let in_part = is_error && self.core.may_be_done_in_part();
+        let fatal = matches!(message, BackendMessage::Error(fields) if fields.is_fatal());
+        let may_be_done = in_part || fatal && self.may_be_committed();
         let reply = self.core.reply(message)?;
         if reply.committed {
             self.effects.committed(&self.database);
@@ -144,18 +148,49 @@ impl Session {
             self.effects
                 .ended(span, &self.database, &self.listener.prepared);
         }
-        match (message, reply.deliver) {
-            // The proxy cancelled it: the client learns why.
-            (BackendMessage::Error(fields), Deliver::Pass)
-                if fields.sqlstate() == Some(CANCELLED.as_bytes()) =>
-            {
-                let Some(refusal) = self.cancelled_for(in_part) else {
-                    return Ok(Deliver::Pass);
-                };
+        let told = match message {
+            BackendMessage::Error(fields) => self.told_instead(fields, may_be_done),
+            _ => None,
+        };
+        let deliver = match (told, reply.deliver) {
+            // The proxy brought it about: the client learns why. Its session's end it learns
+            // whatever the server was about.
+            (Some((refusal, severity)), deliver) if fatal || deliver == Deliver::Pass => {
                 self.report(&refusal, "statement");
-                Ok(Deliver::Replace(refusal_error(&refusal, Severity::Error)))
+                Deliver::Replace(refusal_error(&refusal, severity))
             }
-            (_, deliver) => Ok(deliver),
+            (_, deliver) => deliver,
+        };
+        self.effects.told_fatal |= fatal && deliver != Deliver::Swallow;
+        Ok(deliver)
+    }
+
+    /// What the client is told in the place of an error that the proxy asked for. `may_be_done`:
+    /// something of what it answers.
+    fn told_instead(
+        &self,
+        error: &ErrorFields<'_>,
+        may_be_done: bool,
+    ) -> Option<(Refusal, Severity)> {
+        let severity = match error.is_fatal() {
+            true => Severity::Fatal,
+            false => Severity::Error,
+        };
+        let asked_for = match severity {
+            Severity::Fatal => ADMIN_SHUTDOWN,
+            Severity::Error => CANCELLED,
+        };
+        if error.sqlstate() != Some(asked_for.as_bytes()) {
+            return None;
         }
+        let refusal = self.ended_for(may_be_done)?;
+        Some((refusal, severity))
+    }
+
+    /// Whether what the server answers next, or has answered last, may be committed though an error
+    /// ends the session: the answer to a statement of a pipeline comes before that.
+    fn may_be_committed(&self) -> bool {
+        let awaited = self.core.awaited_statement();
+        self.flights.is_released() && awaited.is_none_or(commits)
     }
 }

@@ -269,6 +269,7 @@ impl Session {
 
     fn take(&mut self, message: Message<'_>, hidden: Hidden, raw: Raw<'_>) -> Taken {
         let cancelled = self.admission.take_cancelled();
+        self.hold.look();
         if let Some(instead) = self.core.skip(message) {
             self.backend.send(&instead);
             return Taken::Dropped;
@@ -277,7 +278,7 @@ impl Session {
             return self.cancel(message);
         }
         let hidden = match hidden {
-            Hidden::AsIs if self.core.pass(message) => {
+            Hidden::AsIs if self.passes(message) => {
                 self.backend.send(raw.bytes);
                 return Taken::Forwarded;
             }
@@ -291,7 +292,8 @@ impl Session {
                 Ok(considered) => considered,
                 Err(refusal) => return self.refuse_unread(message, refusal),
             };
-            match self.weigh(&considered) {
+            let first = self.hold_ahead(&considered);
+            match first.unwrap_or_else(|| self.weigh(&considered)) {
                 Weighed::Again => {}
                 Weighed::Later => return Taken::Later,
                 Weighed::Refused(refusal) => return self.refuse(&considered, &refusal),
@@ -302,6 +304,23 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Has a message forwarded that runs nothing, where nothing is to be decided about it.
+    fn passes(&mut self, message: Message<'_>) -> bool {
+        if matches!(message, Message::Sync) {
+            return self.core.pass(message);
+        }
+        if self.is_to_be_held() {
+            return false;
+        }
+        let begins = !self.core.is_in_pipeline();
+        let span = self.core.span();
+        let passed = self.core.pass(message);
+        if passed && begins {
+            self.note_begun(span);
+        }
+        passed
     }
 
     fn consider(&mut self, message: Message<'_>) -> Result<Arc<Considered>, Refusal> {
@@ -349,7 +368,7 @@ impl Session {
     fn forward(&mut self, considered: &Considered, mut ending: Ending, bytes: &[u8]) {
         let (span, runs) = (self.core.span(), !considered.runs.is_empty());
         self.revocation.note_commit(considered, span);
-        self.note_reset(considered);
+        self.note_held(considered);
         self.note_exports(considered);
         let forward = self.core.forward(considered);
         self.backend.send(&forward.before);

@@ -258,20 +258,23 @@ impl Session {
         self.backend_ended();
     }
 
-    /// What a statement that was cancelled is told. `in_part`: something of it may be done.
-    pub(super) fn cancelled_for(&self, in_part: bool) -> Option<Refusal> {
-        let State::Active(active) = &self.revocation.state else {
-            return None;
+    /// What is told of a statement, or a session, that was ended for a newer token; `None`: none
+    /// has come. `in_part`: something of it may be done.
+    pub(super) fn ended_for(&self, in_part: bool) -> Option<Refusal> {
+        let refusal = match &self.revocation.state {
+            State::None => return None,
+            State::Active(active) => &active.refusal,
+            State::Condemned(refusal, _) => refusal,
         };
         if !in_part {
-            return Some(active.refusal.clone());
+            return Some(refusal.clone());
         }
         let unknown = "a newer holder has this lock: the statement was cancelled, and what it does \
                        outside of a transaction, or has committed, may be done";
         Some(Refusal {
-            lock: active.refusal.lock.clone(),
-            token: active.refusal.token,
-            watermark: active.refusal.watermark,
+            lock: refusal.lock.clone(),
+            token: refusal.token,
+            watermark: refusal.watermark,
             ..Refusal::unknown(unknown)
         })
     }

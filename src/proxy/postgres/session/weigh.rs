@@ -95,8 +95,9 @@ impl Session {
             self.observe(considered, &needs);
             return Weighed::Passed(ending);
         }
-        if !needs.claims.is_empty() && self.let_go() {
-            return Weighed::Again;
+        let has_tickets = !needs.claims.is_empty();
+        if let Some(weighed) = self.hold_or_let_go(considered, has_tickets) {
+            return weighed;
         }
         match self.admit(&needs) {
             Admitted::Later => Weighed::Later,

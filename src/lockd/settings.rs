@@ -33,10 +33,10 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings {
-            proxies_seen: None,
-            ..Settings::from(&config::LockdConfig::default())
-        }
+        let mut settings = Settings::from(&config::LockdConfig::default());
+        // Whoever has no file of settings has said no folder either.
+        settings.proxies_seen = None;
+        settings
     }
 }
 

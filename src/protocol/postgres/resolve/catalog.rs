@@ -40,8 +40,8 @@ pub struct Relation {
     /// triggers.
     pub acts_on_write: bool,
     /// What fills in a row of it acts: a default, a check, or an expression of an index. What the
-    /// backend does to what a rule is about is its own; a temporary table that is made like this one
-    /// is of no rule.
+    /// backend does to what a rule is about is its own; a temporary table that is made like this
+    /// one is of no rule.
     pub acts_on_fill: bool,
     /// The sequences that its defaults take values of (pg_depend).
     pub takes_from: Vec<Oid>,

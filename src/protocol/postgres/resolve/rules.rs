@@ -306,8 +306,8 @@ impl PostgresRules {
     }
 
     /// The lock of everything that is guarded in a database, where it is one
-    /// ([`PostgresRules::several_locks`] finds none). Where nothing is, what a statement there can be
-    /// about is another database: the lock of all of them, where that is one.
+    /// ([`PostgresRules::several_locks`] finds none). Where nothing is, what a statement there can
+    /// be about is another database: the lock of all of them, where that is one.
     pub fn only_lock(&self, database: &str) -> Option<LockName> {
         let mut rules = self.rules.iter();
         let here = rules.find_map(|rule| {

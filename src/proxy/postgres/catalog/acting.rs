@@ -89,8 +89,8 @@ const OPERATORS: &str = "SELECT DISTINCT acts.oprcode::oid, o.oprname \
      FROM pg_operator o JOIN pg_operator acts \
      ON o.oid = acts.oid OR o.oprcom = acts.oid OR o.oprnegate = acts.oid";
 const CASTS: &str = "SELECT castfunc, casttarget, castcontext <> 'e' FROM pg_cast";
-/// What sorts, groups, joins and compares where no operator is written (ORDER BY, DISTINCT), and what
-/// measures how far the bounds of ranges are apart, to plan and for statistics.
+/// What sorts, groups, joins and compares where no operator is written (ORDER BY, DISTINCT), and
+/// what measures how far the bounds of ranges are apart, to plan and for statistics.
 /// Functions of the server's internals are written in C, and run nothing.
 const CLASSES: &str = "SELECT amproc::oid FROM pg_amproc JOIN pg_proc p ON p.oid = amproc \
      WHERE 'internal'::regtype <> ALL (p.proargtypes::oid[] || p.prorettype) UNION \

@@ -40,6 +40,8 @@ fn accounts() -> Catalog {
         acts_on_read: false,
         gives_acting_type: false,
         acts_on_write: false,
+        acts_on_fill: false,
+        takes_from: vec![],
     };
     Catalog::new(CatalogParts {
         relations: vec![

@@ -106,6 +106,8 @@ pub fn load(client: &mut Client) -> Catalog {
             acts_on_read: acting.contains_key(&oid),
             gives_acting_type: false,
             acts_on_write: row[5] == "t",
+            acts_on_fill: false,
+            takes_from: vec![],
         }
     });
     let relations = relations.collect();

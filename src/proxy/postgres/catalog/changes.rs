@@ -1,7 +1,7 @@
-//! What makes catalogs outdated: counted once for all listeners, since what a session defines through
-//! one of them counts for the sessions of every other before the same server. Which server an address
-//! is nobody knows: databases of one name count for the same, and where they are two, a catalog is
-//! loaded that need not be.
+//! What makes catalogs outdated: counted once for all listeners, since what a session defines
+//! through one of them counts for the sessions of every other before the same server. Which server
+//! an address is nobody knows: databases of one name count for the same, and where they are two, a
+//! catalog is loaded that need not be.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -29,8 +29,8 @@ pub(super) struct OfDatabase {
     pub(super) unsettled: AtomicUsize,
     /// When something was last known to have acted in it, by a catalog or its own text.
     pub(super) acted: Mutex<Option<Instant>>,
-    /// Counts what may have made tables of other servers. SeqCst with the questions: one that begins
-    /// after a count sees what was counted, since that was committed before.
+    /// Counts what may have made tables of other servers. SeqCst with the questions: one that
+    /// begins after a count sees what was counted, since that was committed before.
     pub(super) foreign: AtomicU64,
 }
 

@@ -12,9 +12,9 @@ use crate::protocol::postgres::resolve::{
 use crate::proxy::postgres::control::{ControlError, column, name};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-/// All of it is read, and joined: as long as nothing has gathered statistics since much was defined,
-/// the planner takes thousands of rows for a few, and a nested loop for the best. Where it cannot do
-/// without one it takes that for very dear, and would compile.
+/// All of it is read, and joined: as long as nothing has gathered statistics since much was
+/// defined, the planner takes thousands of rows for a few, and a nested loop for the best. Where it
+/// cannot do without one it takes that for very dear, and would compile.
 const PLANS: &str = "SELECT pg_catalog.set_config('enable_nestloop', 'off', true), \
      pg_catalog.set_config('jit', 'off', true)";
 const END: &str = "COMMIT";

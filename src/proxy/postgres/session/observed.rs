@@ -1,5 +1,5 @@
-//! Observing: nothing is refused, delayed or waited for. What passes may define what the sessions of
-//! enforcing listeners run, all the same.
+//! Observing: nothing is refused, delayed or waited for. What passes may define what the sessions
+//! of enforcing listeners run, all the same.
 
 use super::Session;
 use super::effects::Ending;

@@ -40,17 +40,84 @@ impl SmallDisk {
         panic!("a small disk needs root, or that others may have user namespaces: {told:?}");
     }
 
+    /// A file of it, as others reach it. proc(5): what a process sees, mounts of its own namespace
+    /// included.
+    fn file(&self, proxy: &Proxy, name: &str) -> PathBuf {
+        let root = format!("/proc/{}/root", proxy.process.pid());
+        format!("{root}{}", self.at.join(name).display()).into()
+    }
+
     /// Takes all of its space; the file that does.
     fn fill(&self, proxy: &Proxy) -> PathBuf {
-        // proc(5): what a process sees, mounts of its own namespace included.
-        let root = format!("/proc/{}/root", proxy.process.pid());
-        let path = format!("{root}{}", self.at.join("filler").display());
+        let path = self.file(proxy, "filler");
         let mut file = std::fs::File::create(&path).unwrap();
         for size in [1 << 16, 1 << 12, 1] {
             while std::io::Write::write_all(&mut file, &vec![0; size]).is_ok() {}
         }
-        path.into()
+        path
     }
+}
+
+/// Until the disk is asked for more than it has.
+async fn write_until_refused(holder: &mut Holder, proxy: &Proxy) {
+    for lock in 2..400 {
+        let grant = holder.acquire(&format!("orders/{lock}"), 0).await.unwrap();
+        let url = proxy.url(&format!("/orders/{lock}"));
+        if put(&url, "full", Some(&grant.ticket)).status == 503 {
+            return;
+        }
+    }
+    panic!("the disk never was full");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_copy_of_the_present_run_is_not_gone_on_with_after_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = SmallDisk::new(dir.path().join("small"));
+    let lockd = Lockd::start(
+        dir.path(),
+        "[[seal]]\npattern = \"**\"\nmode = \"best-effort\"\n",
+    );
+    let origin = Origin::start();
+    let setup = ProxySetup {
+        name: "edge-1",
+        protocol: "http",
+        upstream: origin.address,
+        lockd: &lockd,
+        listener: "",
+        rules: RULE,
+        data: Some(disk.at.join("data")),
+    };
+    let proxy = Proxy::start_by(dir.path(), &setup, &disk.by);
+    let (url, lock) = (proxy.url("/orders/1"), "orders/1");
+    let mut first = Holder::open(&lockd, 120_000).await;
+    let old = first.acquire(lock, 0).await.unwrap().ticket;
+    assert_eq!(put(&url, "first", Some(&old)).status, 200);
+    let store = disk.file(&proxy, "data/watermarks.redb");
+    let copy = dir.path().join("copy.redb");
+    std::fs::copy(&store, &copy).unwrap();
+    first.close().await;
+    let mut second = Holder::open(&lockd, 120_000).await;
+    let new = second.acquire(lock, 20_000).await.unwrap().ticket;
+    assert_eq!(put(&url, "second", Some(&new)).status, 200);
+
+    let filler = disk.fill(&proxy);
+    write_until_refused(&mut second, &proxy).await;
+    std::fs::remove_file(&store).unwrap();
+    std::fs::remove_file(filler).unwrap();
+    std::fs::copy(&copy, &store).unwrap();
+    eventually("it says so", || {
+        proxy
+            .process
+            .log()
+            .contains("the watermark store was replaced")
+    });
+    let before = origin.applied().len();
+    for ticket in [&old, &new] {
+        let told = put(&url, "late", Some(ticket));
+        assert_ne!(told.status, 200, "{told:?}");
+    }
+    assert_eq!(origin.applied().len(), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]

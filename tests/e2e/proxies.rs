@@ -10,9 +10,10 @@ use crate::stack::{Lockd, Proxy, ProxySetup, eventually};
 
 const RULE: &str = "[[listener.rule]]\nlock = \"orders\"\npath = \"/orders/**\"\n";
 const OTHER_RULE: &str = "[[listener.rule]]\nlock = \"other\"\npath = \"/other/**\"\n";
-const SEAL_TIMEOUT: &str = "seal_timeout = \"2s\"\n";
+pub const SEAL_TIMEOUT: &str = "seal_timeout = \"2s\"\n";
 
-fn proxy(dir: &Path, name: &str, lockd: &Lockd, upstream: SocketAddr) -> Proxy {
+/// One that guards `orders`.
+pub fn proxy(dir: &Path, name: &str, lockd: &Lockd, upstream: SocketAddr) -> Proxy {
     let setup = ProxySetup {
         name,
         protocol: "http",

@@ -1,7 +1,6 @@
 //! Another store than before, which does not know the proxies that run: none of them admits an
 //! older holder beside one that is granted now.
 
-use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::backend::Origin;
@@ -9,24 +8,9 @@ use crate::clients::{Holder, put};
 use crate::etcd_server::{Etcd, Version};
 use crate::lockds::lockd as lockd_on;
 use crate::lost_locks::{refuses_to_start, token_of};
-use crate::stack::{Lockd, Proxy, ProxySetup, eventually};
+use crate::proxies::{SEAL_TIMEOUT, proxy};
+use crate::stack::{Lockd, Proxy, eventually};
 use crate::stores::remove;
-
-const RULE: &str = "[[listener.rule]]\nlock = \"orders\"\npath = \"/orders/**\"\n";
-const SEAL_TIMEOUT: &str = "seal_timeout = \"2s\"\n";
-
-fn proxy(dir: &Path, lockd: &Lockd, upstream: SocketAddr) -> Proxy {
-    let setup = ProxySetup {
-        name: "edge",
-        protocol: "http",
-        upstream,
-        lockd,
-        listener: "in_doubt_hold = \"2s\"",
-        rules: RULE,
-        data: None,
-    };
-    Proxy::start(dir, &setup)
-}
 
 /// The ticket of a holder that has written.
 async fn written(lockd: &Lockd, proxy: &Proxy) -> String {
@@ -68,7 +52,7 @@ async fn a_new_embedded_store_seals_through_the_proxies_of_the_lost_one() {
     let dir = tempfile::tempdir().unwrap();
     let mut lockd = Lockd::start(dir.path(), SEAL_TIMEOUT);
     let origin = Origin::start();
-    let proxy = proxy(dir.path(), &lockd, origin.address);
+    let proxy = proxy(dir.path(), "edge", &lockd, origin.address);
     let old = written(&lockd, &proxy).await;
 
     lockd.process.kill();
@@ -85,7 +69,7 @@ async fn an_etcd_that_was_wiped_seals_through_what_other_lock_services_had_regis
     let mut one = lockd_on(dir.path(), "one", &etcd.endpoint(0));
     let mut two = lockd_on(dir.path(), "two", &etcd.endpoint(0));
     let origin = Origin::start();
-    let proxy = proxy(dir.path(), &one, origin.address);
+    let proxy = proxy(dir.path(), "edge", &one, origin.address);
     let old = written(&one, &proxy).await;
     eventually("the other one has seen it", || {
         known_proxies(&dir.path().join("two")).contains("edge")
@@ -105,7 +89,7 @@ async fn what_an_operator_took_out_is_not_put_back_and_what_is_unreadable_is_tol
     let dir = tempfile::tempdir().unwrap();
     let mut lockd = Lockd::start(dir.path(), SEAL_TIMEOUT);
     let origin = Origin::start();
-    let mut proxy = proxy(dir.path(), &lockd, origin.address);
+    let mut proxy = proxy(dir.path(), "edge", &lockd, origin.address);
     assert!(known_proxies(dir.path()).contains("edge"));
     proxy.process.kill();
     remove(&lockd, "edge");
@@ -134,7 +118,7 @@ async fn an_older_copy_of_the_embedded_store_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let mut lockd = Lockd::start(dir.path(), SEAL_TIMEOUT);
     let origin = Origin::start();
-    let proxy = proxy(dir.path(), &lockd, origin.address);
+    let proxy = proxy(dir.path(), "edge", &lockd, origin.address);
     token_of(&lockd, "a").await;
     lockd.process.terminate();
     let store = dir.path().join("lockd/locks.redb");

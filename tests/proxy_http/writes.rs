@@ -314,6 +314,31 @@ async fn a_lost_backend_leaves_the_outcome_unknown_and_the_lock_closed_for_the_h
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_had_no_answer_leaves_the_lock_closed_for_the_hold() {
+    for status in ["502 Bad Gateway", "504 Gateway Timeout"] {
+        let world = World::new(&Setup::default()).await;
+        let (old, new) = (world.ticket("accounts/7", 1), world.ticket("accounts/7", 2));
+        let mut writer = world.client().await;
+        writer
+            .send(put("/accounts/7/x", &old, "v").as_bytes())
+            .await;
+        let mut connection = world.backend.accept().await;
+        connection.request().await;
+        let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nno");
+        connection.send(answer.as_bytes()).await;
+        // As it came: whoever asked knows no more than the gateway.
+        let told = writer.reply().await;
+        assert_eq!(told.status.to_string(), status[..3]);
+        let busy = world.ask(&get("/accounts/7/x", &new)).await;
+        let detail = busy.refused(503, "busy")["detail"].to_string();
+        assert!(
+            detail.contains("outcome of an older write is not known"),
+            "{detail}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_reply_that_is_cut_off_is_no_success() {
     let world = World::new(&Setup::default()).await;
     let (old, new) = (world.ticket("accounts/7", 1), world.ticket("accounts/7", 2));

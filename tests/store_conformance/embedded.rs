@@ -3,13 +3,15 @@
 use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::ops::Bound;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures::future::join_all;
 use redb::backends::{FileBackend, InMemoryBackend};
-use redb::{BackendError, Builder, StorageBackend};
+use redb::{BackendError, Builder, Database, DatabaseError, StorageBackend};
 use ringfence::store::embedded::EmbeddedStore;
 use ringfence::store::{Enqueued, Event, Store, StoreError};
 
@@ -169,13 +171,12 @@ impl StorageBackend for Fragile {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_makes_it_unavailable_and_space_brings_it_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("s.redb");
-    let broken = Arc::new(AtomicBool::new(false));
-    let fragile = Arc::clone(&broken);
-    let open = move || {
+/// Opens the file, whose disk fails while `broken` is set.
+fn fragile(
+    path: PathBuf,
+    broken: Arc<AtomicBool>,
+) -> impl Fn() -> Result<Database, DatabaseError> + Send + 'static {
+    move || {
         let mut options = fs::File::options();
         let file = options
             .read(true)
@@ -186,9 +187,51 @@ async fn a_full_disk_makes_it_unavailable_and_space_brings_it_back() {
         let file = FileBackend::new(file.map_err(redb::StorageError::Io)?)?;
         Builder::new().create_with_backend(Fragile {
             file,
-            broken: Arc::clone(&fragile),
+            broken: Arc::clone(&broken),
         })
-    };
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_copy_is_not_gone_on_with_after_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, copy) = (folder.path().join("s.redb"), folder.path().join("copy"));
+    let (own, broken) = (folder.path().join("own"), Arc::new(AtomicBool::new(false)));
+    let open = fragile(path.clone(), Arc::clone(&broken));
+    let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open_with(open).await.unwrap());
+    let one = session(&store).await;
+    stand(&store, "a", one, 1).await;
+    fs::copy(&path, &copy).unwrap();
+    let (last, _) = stand(&store, "b", one, 1).await;
+
+    broken.store(true, Ordering::SeqCst);
+    store.enqueue(request("c", one, 1)).await.unwrap_err();
+    fs::rename(&path, &own).unwrap();
+    fs::copy(&copy, &path).unwrap();
+    broken.store(false, Ordering::SeqCst);
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(110)).await;
+        let refused = store.enqueue(request("c", one, 1)).await.unwrap_err();
+        assert!(refused.to_string().contains("older copy"), "{refused}");
+    }
+    // With its own file it goes on.
+    fs::rename(&own, &path).unwrap();
+    let mut tries = 0;
+    while store.enqueue(request("c", one, 1)).await.is_err() {
+        tries += 1;
+        assert!(tries < 100, "it does not open again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let (next, _) = stand(&store, "d", one, 1).await;
+    assert!(next.token > last.token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_makes_it_unavailable_and_space_brings_it_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.redb");
+    let broken = Arc::new(AtomicBool::new(false));
+    let open = fragile(path, Arc::clone(&broken));
     let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open_with(open).await.unwrap());
     let (one, two) = (session(&store).await, session(&store).await);
     let (kept, _) = stand(&store, "a", one, 1).await;

@@ -211,9 +211,11 @@ impl Exchange<'_> {
                 return Err(());
             }
         }
-        if let Some(permits) = self.permits.take() {
-            // Before the client hears of the end: what it then does must not wait for it.
-            permits.finish();
+        // Before the client hears of the end: what it then does must not wait for it.
+        match self.permits.take() {
+            Some(permits) if self.response.leaves_in_doubt() => drop(permits),
+            Some(permits) => permits.finish(),
+            None => {}
         }
         match client_stays && self.client.flush(CLIENT_STALL_MAX).await.is_ok() {
             true => Ok(()),

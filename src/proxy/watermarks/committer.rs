@@ -98,10 +98,12 @@ impl Committer {
         let Some(database) = guard.as_ref() else {
             return false;
         };
-        let written = write_batch(database, batch, run);
+        let commits = self.identity.commits + 1;
+        let written = write_batch(database, batch, run, commits);
         drop(guard);
         match written {
             Ok(()) => {
+                self.identity.commits = commits;
                 if batch
                     .iter()
                     .any(|change| matches!(change.what, What::Doubted { .. }))
@@ -131,10 +133,10 @@ impl Committer {
             return false;
         }
         match database::open(&self.dir) {
-            Ok((database, found))
-                if found.store_id == self.identity.store_id && found.run == self.identity.run =>
-            {
+            Ok((database, found)) if self.goes_on(&found) => {
                 tracing::info!("the watermark store is open again");
+                // What failed may be there all the same.
+                self.identity.commits = found.commits;
                 *self.shared.write_database() = Some(database);
                 true
             }
@@ -157,6 +159,12 @@ impl Committer {
         }
     }
 
+    /// Whether a store that is found is the one that was open, with all that was told to last.
+    fn goes_on(&self, found: &Identity) -> bool {
+        let own = &self.identity;
+        (&found.store_id, found.run) == (&own.store_id, own.run) && found.commits >= own.commits
+    }
+
     fn end(mut self, clean: bool, queue: &Receiver<Work>) {
         while let Ok(work) = queue.try_recv() {
             if let Work::Change(change) = work {
@@ -177,8 +185,14 @@ impl Committer {
     }
 }
 
-fn write_batch(database: &Database, batch: &[Change], run: u64) -> Result<(), redb::Error> {
+fn write_batch(
+    database: &Database,
+    batch: &[Change],
+    run: u64,
+    commits: u64,
+) -> Result<(), redb::Error> {
     let write = database.begin_write()?;
+    database::set_commits(&write, commits)?;
     {
         let mut locks = write.open_table(LOCKS)?;
         for change in batch {

@@ -91,6 +91,8 @@ pub(super) struct Identity {
     pub(super) store_id: String,
     /// Counts the starts, from 1.
     pub(super) run: u64,
+    /// Counts the transactions: an older copy of the present run has fewer.
+    pub(super) commits: u64,
     pub(super) clean: bool,
     pub(super) fingerprint: u64,
     /// An older store may have been lost, or this one rolled back: what is not known here may be
@@ -199,6 +201,8 @@ fn read_identity(database: &Database) -> Result<Identity, String> {
     Ok(Identity {
         store_id: text("store_id")?,
         run: number("run")?,
+        // A store of an earlier version has not counted.
+        commits: number("commits").unwrap_or(0),
         clean: number("clean")? == 1,
         fingerprint: number("fingerprint")?,
         unconfirmed: number("unconfirmed")? == 1,
@@ -221,6 +225,7 @@ pub(super) fn write_identity(database: &Database, identity: &Identity) -> Result
             ("format", FORMAT.to_owned()),
             ("store_id", identity.store_id.clone()),
             ("run", identity.run.to_string()),
+            ("commits", identity.commits.to_string()),
             ("clean", flag(identity.clean)),
             ("fingerprint", identity.fingerprint.to_string()),
             ("unconfirmed", flag(identity.unconfirmed)),
@@ -274,6 +279,15 @@ pub(super) fn set_unconfirmed(
 ) -> Result<(), redb::Error> {
     let value: &[u8] = if unconfirmed { b"1" } else { b"0" };
     write.open_table(META)?.insert("unconfirmed", value)?;
+    Ok(())
+}
+
+/// So many transactions have been written.
+pub(super) fn set_commits(write: &WriteTransaction, commits: u64) -> Result<(), redb::Error> {
+    let value = commits.to_string();
+    write
+        .open_table(META)?
+        .insert("commits", value.as_bytes())?;
     Ok(())
 }
 

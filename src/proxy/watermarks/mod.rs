@@ -425,6 +425,7 @@ fn new_identity(opening: &Opening) -> std::io::Result<Identity> {
     Ok(Identity {
         store_id: random_id()?,
         run: 0,
+        commits: 0,
         // Nothing was ever forwarded under it.
         clean: true,
         fingerprint: opening.fingerprint,

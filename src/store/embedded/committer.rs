@@ -7,7 +7,8 @@
 //! After an error of the disk nothing is known of the group but that it may or may not be there.
 //! Its callers hear "unavailable", the file is closed, opened again and read whole into a new
 //! mirror, and every watch starts again. Until that succeeds, each operation is answered
-//! "unavailable" at once.
+//! "unavailable" at once. A file whose tokens are below those that were answered is an older copy
+//! that somebody has put there: it is never gone on with.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,7 @@ use super::disk::{Disk, Opener};
 use super::state::State;
 use crate::clock;
 use crate::store::{Event, StoreError};
+use crate::token::Token;
 
 /// Most operations in one transaction.
 const GROUP_OPS_MAX: usize = 4096;
@@ -105,6 +107,8 @@ pub struct Committer {
     opener: Opener,
     deadlines: Arc<Mutex<Deadlines>>,
     open: Result<(Disk, Mirror), StoreError>,
+    /// At or above every token that was answered.
+    answered: Token,
     tried: Instant,
 }
 
@@ -112,11 +116,13 @@ impl Committer {
     /// Opens the file.
     pub fn open(opener: Opener, deadlines: Arc<Mutex<Deadlines>>) -> Result<Committer, StoreError> {
         let (disk, state) = Disk::open(&opener)?;
+        let answered = state.latest();
         let mirror = Mirror::new(state, Arc::clone(&deadlines));
         Ok(Committer {
             opener,
             deadlines,
             open: Ok((disk, mirror)),
+            answered,
             tried: Instant::now(),
         })
     }
@@ -157,6 +163,7 @@ impl Committer {
             // Drops the mirror and with it the watches; the file is closed before it is reopened.
             self.open = Err(error.clone());
         } else {
+            self.answered = mirror.state.latest();
             mirror.publish(events);
         }
         let told = committed.map_err(|error| StoreError::Unavailable(error.to_string()));
@@ -170,9 +177,17 @@ impl Committer {
             return;
         }
         self.tried = Instant::now();
-        self.open = Disk::open(&self.opener).map(|(disk, state)| {
+        self.open = Disk::open(&self.opener).and_then(|(disk, state)| {
+            let (found, answered) = (state.latest(), self.answered);
+            if found < answered {
+                return Err(StoreError::Corrupt(format!(
+                    "it has given out tokens up to {found}, and {answered} was given out before: \
+                     it is an older copy of the store. Put the store itself back, or start again \
+                     with --init"
+                )));
+            }
             tracing::info!("embedded store: open again");
-            (disk, Mirror::new(state, Arc::clone(&self.deadlines)))
+            Ok((disk, Mirror::new(state, Arc::clone(&self.deadlines))))
         });
         if let Err(error) = &self.open {
             tracing::warn!(%error, "embedded store: still closed");

@@ -116,6 +116,12 @@ impl ResponseHead {
         }
     }
 
+    /// Whether it is a gateway's word for an answer that did not come: what is behind it may carry
+    /// the request out all the same (RFC 9110 15.6.3 and 15.6.5).
+    pub fn leaves_in_doubt(&self) -> bool {
+        matches!(self.status, 502 | 504)
+    }
+
     /// The status.
     pub fn status(&self) -> u16 {
         self.status

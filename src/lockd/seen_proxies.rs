@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
@@ -43,8 +44,11 @@ pub enum SeenError {
 #[derive(Debug, Default)]
 pub struct SeenProxies {
     path: Option<PathBuf>,
-    known: Mutex<BTreeMap<String, Record>>,
+    known: Arc<Mutex<Known>>,
 }
+
+/// By name.
+type Known = BTreeMap<String, Record>;
 
 impl SeenProxies {
     /// What the file says; `None`: there is none. What cannot be read as proxies is
@@ -62,7 +66,7 @@ impl SeenProxies {
         let known = serde_json::from_slice(&bytes).map_err(odd)?;
         Ok(Some(SeenProxies {
             path: Some(path.to_owned()),
-            known: Mutex::new(known),
+            known: Arc::new(Mutex::new(known)),
         }))
     }
 
@@ -70,22 +74,17 @@ impl SeenProxies {
     pub fn new(path: &Path) -> SeenProxies {
         SeenProxies {
             path: Some(path.to_owned()),
-            known: Mutex::default(),
+            known: Arc::default(),
         }
     }
 
     /// Begins with what stands in this store, and nothing else.
     pub async fn begin(&self, store: &dyn Store) -> Result<(), SeenError> {
-        let mut known = self.known.lock().await;
         let mut standing = BTreeMap::new();
         for (name, value) in store.records(PREFIX).await? {
             standing.insert(instance_of(&name).to_owned(), from_json(&name, &value)?);
         }
-        if *known != standing || !self.exists() {
-            self.write(&standing).await?;
-            *known = standing;
-        }
-        Ok(())
+        self.change(|known| *known = standing).await
     }
 
     /// What was seen, as the records of another store. They may have missed seals of what stands
@@ -105,30 +104,14 @@ impl SeenProxies {
         &self,
         proxies: impl IntoIterator<Item = &Proxy>,
     ) -> Result<(), SeenError> {
-        if self.path.is_none() {
-            return Ok(());
-        }
-        let mut known = self.known.lock().await;
-        let mut all = known.clone();
-        for proxy in proxies {
-            all.insert(proxy.instance.clone(), proxy.to_record());
-        }
-        if all != *known {
-            self.write(&all).await?;
-            *known = all;
-        }
-        Ok(())
+        let records = proxies.into_iter();
+        let records = records.map(|proxy| (proxy.instance.clone(), proxy.to_record()));
+        self.change(|known| known.extend(records)).await
     }
 
     /// An operator has taken it out.
     pub(super) async fn remove(&self, instance: &str) -> Result<(), SeenError> {
-        let mut known = self.known.lock().await;
-        let mut all = known.clone();
-        if all.remove(instance).is_some() {
-            self.write(&all).await?;
-            *known = all;
-        }
-        Ok(())
+        self.change(|known| drop(known.remove(instance))).await
     }
 
     /// Whether it is kept in a file at all.
@@ -136,17 +119,25 @@ impl SeenProxies {
         self.path.is_some()
     }
 
-    fn exists(&self) -> bool {
-        self.path.as_ref().is_some_and(|path| path.exists())
-    }
-
-    async fn write(&self, all: &BTreeMap<String, Record>) -> Result<(), SeenError> {
+    async fn change(&self, change: impl FnOnce(&mut Known)) -> Result<(), SeenError> {
         let Some(path) = self.path.clone() else {
             return Ok(());
         };
-        let text = serde_json::to_string_pretty(all).expect("records are plain data") + "\n";
+        let mut known = Arc::clone(&self.known).lock_owned().await;
+        let mut all = known.clone();
+        change(&mut all);
+        if all == *known && path.exists() {
+            return Ok(());
+        }
         let at = path.clone();
-        tokio::task::spawn_blocking(move || durable_file::write(&at, &text))
+        // Whoever asked may go away: the next change waits until this one is written.
+        let write = move || {
+            let text = serde_json::to_string_pretty(&all).expect("records are plain data") + "\n";
+            durable_file::write(&at, &text)?;
+            *known = all;
+            Ok(())
+        };
+        tokio::task::spawn_blocking(write)
             .await
             .map_err(io::Error::other)
             .and_then(|written| written)

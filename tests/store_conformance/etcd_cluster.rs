@@ -8,7 +8,7 @@ use ringfence::store::etcd::{EtcdConfig, EtcdStore};
 use ringfence::store::{Store, StoreError};
 use ringfence::token::Token;
 
-use crate::fixture::{Mirror, WAIT_MAX, queue, remove, request, session, stand};
+use crate::fixture::{LONG, Mirror, WAIT_MAX, queue, remove, request, session, stand};
 use crate::support::etcd::{Etcd, Version};
 
 async fn open(endpoints: Vec<String>) -> Arc<dyn Store> {
@@ -231,4 +231,46 @@ async fn a_mark_tells_a_restored_etcd_whose_revisions_are_past_what_was_seen() {
     let raised = format!("{} {} {}", words[0], words[1], (1_u64 << 48) + 1);
     let raised = EtcdStore::open_after(&config, Some(raised.parse().unwrap())).await;
     corrupt(raised.err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restored_etcd_is_noticed_by_who_has_only_watched() {
+    let mut etcd = Etcd::start(Version::V3_5, 1);
+    let config = EtcdConfig {
+        endpoints: etcd.endpoints(),
+        prefix: "locks/".to_owned(),
+    };
+    let idle = Arc::new(EtcdStore::open(&config).await.unwrap());
+    let store: Arc<dyn Store> = idle.clone();
+    let mut mirror = Mirror::start(&store).await;
+    idle.mark().await.unwrap();
+    etcd.save();
+    // What others are granted counts as told, so that a mark follows it.
+    let other: Arc<dyn Store> = Arc::new(EtcdStore::open(&config).await.unwrap());
+    let two = session(&other).await;
+    assert!(!idle.mark_is_due());
+    let (lost, _) = stand(&other, "a", two, 1).await;
+    mirror
+        .until(|mirror| mirror.of("a") == [lost.clone()])
+        .await;
+    assert!(idle.mark_is_due());
+    // No mark is written this time, and only the generation tells.
+    let above = Token::new(lost.token.get() + 1_000_000).unwrap();
+    other.raise_above(above).await.unwrap();
+    let (lost, _) = stand(&other, "b", two, 1).await;
+    mirror
+        .until(|mirror| mirror.of("b") == [lost.clone()])
+        .await;
+    // It does not look while others write past what was seen.
+    drop(mirror);
+    etcd.restore();
+    for _ in 0..60 {
+        etcd.ctl(&["put", "other", "x"]);
+    }
+    let one = retried(|| store.open_session(LONG)).await.0;
+    let refused = store.enqueue(request("c", one, 1)).await;
+    let Err(StoreError::Corrupt(why)) = refused else {
+        panic!("{refused:?} after {lost:?}")
+    };
+    assert!(why.contains("generation"), "{why}");
 }

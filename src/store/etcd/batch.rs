@@ -174,6 +174,8 @@ impl Shared {
 
     async fn refresh(&self) -> Result<Arc<Generations>, StoreError> {
         let key = self.layout.generation();
+        let before = self.endpoints.before();
+        let before = before.map_err(|status| store_error(&status))?;
         let read = self
             .endpoints
             .range(RangeRequest {
@@ -182,12 +184,15 @@ impl Shared {
             })
             .await;
         let read = read.map_err(|status| store_error(&status))?;
-        self.learn(Generations::read(read.kvs.first())?);
+        let read = Generations::read(read.kvs.first())?;
+        let checked = self.endpoints.check_generations(before, &read);
+        checked.map_err(|status| store_error(&status))?;
+        self.learn(read);
         Ok(self.generations())
     }
 
-    /// Takes what was read, even if it is older: reads may overtake each other, and a restored etcd
-    /// goes back. A wrong guess only costs another try, since every batch compares it.
+    /// Takes what was read, even if it is older: reads may overtake each other. A wrong guess only
+    /// costs another try, since every batch compares it.
     fn learn(&self, read: Generations) {
         *self
             .generations
@@ -281,6 +286,7 @@ impl Shared {
                 request.compare.push(mark::stands(&self.layout, mark));
                 request.failure.push(get(self.layout.mark(mark.id)));
             }
+            let before = self.endpoints.before().map_err(Failure::Status)?;
             let mut answer = self.endpoints.txn(request).await.map_err(Failure::Status)?;
             let at = At {
                 timeline: self.endpoints.timeline(),
@@ -295,6 +301,8 @@ impl Shared {
                 }
                 let read = take_range(&mut answer, 0).map_err(Failure::Store)?;
                 let read = Generations::read(read.kvs.first()).map_err(Failure::Store)?;
+                let checked = self.endpoints.check_generations(before, &read);
+                checked.map_err(Failure::Status)?;
                 if read == *generations {
                     flat_fits = false;
                     if batch.iter().all(|one| one.flat) {
@@ -305,6 +313,9 @@ impl Shared {
                 }
                 continue;
             }
+            // They are what etcd has; and this store may know of later ones.
+            let checked = self.endpoints.check_generations(before, &generations);
+            checked.map_err(Failure::Status)?;
             let last = answer.responses.len().saturating_sub(1);
             let stamp = Stamp::read(range(&answer, last).map_err(Failure::Store)?);
             self.records.confirm(stamp, at);

@@ -15,7 +15,8 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
-use super::history::{History, Mark, Seen};
+use super::generation::Generations;
+use super::history::{Before, History, Mark, Seen};
 use crate::etcd_proto::etcdserverpb::kv_client::KvClient;
 use crate::etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
 use crate::store::{NO_SPACE, StoreError};
@@ -136,6 +137,21 @@ impl Endpoints {
     /// See [`History::check_mark`].
     pub fn check_mark(&self, written: Mark, found: i64) -> Result<(), Status> {
         self.history.check_mark(written, found)
+    }
+
+    /// See [`History::before`].
+    pub fn before(&self) -> Result<Before, Status> {
+        self.history.before()
+    }
+
+    /// See [`History::check_generations`].
+    pub fn check_generations(&self, before: Before, found: &Generations) -> Result<(), Status> {
+        self.history.check_generations(before, found)
+    }
+
+    /// An event has told these generations.
+    pub fn note_generations(&self, seen: &Generations) {
+        self.history.note_generations(seen);
     }
 
     /// An event of this revision has come.

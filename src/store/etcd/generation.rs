@@ -78,6 +78,11 @@ impl Generations {
         self.since.last().map_or(0, |(revision, _)| *revision)
     }
 
+    /// The one that is in force.
+    pub fn latest_generation(&self) -> u64 {
+        self.since.last().map_or(0, |(_, generation)| *generation)
+    }
+
     /// True in etcd exactly while this is the record. The value is compared too: a restored etcd
     /// may write another one at the same revision.
     pub fn unchanged(&self, key: &Bytes) -> Vec<Compare> {

@@ -7,18 +7,19 @@
 //! - once etcd has gone back it stays so: it would reach the revisions of the tokens that are out,
 //!   and other lock services may have seen later ones.
 //!
-//! Where others have written past what was seen, the mark tells (`mark`).
+//! Where others have written past what was seen, the mark tells (`mark`), and the token generation,
+//! which never falls.
 //!
 //! A lock service that starts knows what one before it has left ([`Seen`]), or nothing.
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tonic::Status;
 
-use super::generation;
+use super::generation::{self, Generations};
 use crate::etcd_proto::etcdserverpb::ResponseHeader;
 use crate::token::Token;
 
@@ -27,6 +28,8 @@ use crate::token::Token;
 pub struct History {
     cluster_id: OnceLock<u64>,
     latest: AtomicI64,
+    /// The highest token generation that was seen.
+    generation: AtomicU64,
     mark: Mutex<Option<Mark>>,
     /// Why it is over.
     broken: OnceLock<String>,
@@ -104,7 +107,10 @@ impl FromStr for Seen {
 
 /// What had been seen when a call was sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Before(i64);
+pub struct Before {
+    revision: i64,
+    generation: u64,
+}
 
 impl History {
     /// One that goes on behind what was seen before.
@@ -166,13 +172,37 @@ impl History {
         self.latest.fetch_max(revision, Ordering::AcqRel);
     }
 
+    /// Such generations have come: they, or later ones, are in every later answer.
+    pub fn note_generations(&self, seen: &Generations) {
+        self.generation
+            .fetch_max(seen.latest_generation(), Ordering::AcqRel);
+    }
+
+    /// Judges the generations of an answer to a call that was sent after `before`.
+    pub fn check_generations(&self, before: Before, found: &Generations) -> Result<(), Status> {
+        let found_generation = found.latest_generation();
+        if found_generation < before.generation {
+            return Err(self.end(format!(
+                "its token generation went back from {} to {found_generation}: it was restored \
+                 from a backup, or its keys were removed, and tokens would fall; this lock service \
+                 serves no more until it is started again with --init",
+                before.generation
+            )));
+        }
+        self.note_generations(found);
+        Ok(())
+    }
+
     /// To be called before a linearizable call is sent. The error is the answer where etcd has gone
     /// back already.
     pub fn before(&self) -> Result<Before, Status> {
         match self.broken.get() {
             Some(why) => Err(Status::data_loss(why.clone())),
             // Acquire, with the release below: a call that follows an answer is sent knowing it.
-            None => Ok(Before(self.latest.load(Ordering::Acquire))),
+            None => Ok(Before {
+                revision: self.latest.load(Ordering::Acquire),
+                generation: self.generation.load(Ordering::Acquire),
+            }),
         }
     }
 
@@ -189,12 +219,12 @@ impl History {
                 header.cluster_id
             )));
         }
-        if header.revision < before.0 {
+        if header.revision < before.revision {
             return Err(self.end(format!(
                 "it went back from revision {} to {}: its data were lost, or restored from a \
                  backup, and tokens would fall; this lock service serves no more until it is \
                  started again with --init",
-                before.0, header.revision
+                before.revision, header.revision
             )));
         }
         self.latest.fetch_max(header.revision, Ordering::AcqRel);

@@ -85,8 +85,9 @@ pub struct EtcdStore {
     records: Arc<Records>,
     batcher: Batcher,
     renewals: Renewals,
-    /// The highest token that was told, or that later ones were lifted above.
-    told: AtomicU64,
+    /// The highest token that was told here, or by others and seen, or that later ones were lifted
+    /// above.
+    told: Arc<AtomicU64>,
     /// What that was when the mark was written.
     marked: AtomicU64,
     tasks: Mutex<JoinSet<()>>,
@@ -121,7 +122,7 @@ impl EtcdStore {
             records,
             batcher,
             renewals,
-            told: AtomicU64::default(),
+            told: Arc::default(),
             marked: AtomicU64::default(),
             tasks: Mutex::new(tasks),
         };
@@ -151,7 +152,7 @@ impl EtcdStore {
         let keep = |kv: &_| layout.parse_entry(kv).is_some_and(|(of, _)| of == *lock);
         let range = layout.lock_range(lock);
         let read = read::snapshot(&self.endpoints, &range, layout.generation(), keep).await?;
-        let generations = Generations::read(read.beside.as_ref())?;
+        let generations = read.generations;
         let mut entries = Vec::with_capacity(read.kvs.len());
         for kv in &read.kvs {
             entries.extend(answer::entry(layout, kv, &generations)?);
@@ -359,13 +360,11 @@ impl Store for EtcdStore {
     async fn watch(&self) -> Result<mpsc::Receiver<Event>, StoreError> {
         let (sender, receiver) = mpsc::channel(WATCH_EVENTS_MAX);
         let hints = Arc::clone(&self.hints);
-        let feed = watch::feed(
-            Arc::clone(&self.endpoints),
-            self.layout.clone(),
-            hints,
-            Arc::clone(&self.records),
-            sender,
-        );
+        let records = Arc::clone(&self.records);
+        let told = Arc::clone(&self.told);
+        let endpoints = Arc::clone(&self.endpoints);
+        let layout = self.layout.clone();
+        let feed = watch::feed(endpoints, layout, hints, records, told, sender);
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(feed);
@@ -381,7 +380,7 @@ impl Store for EtcdStore {
                 end: Bytes::new(),
             };
             let read = read::snapshot(&self.endpoints, &only, key.clone(), |_| true).await?;
-            let generations = Generations::read(read.beside.as_ref())?;
+            let generations = read.generations;
             let Some(value) = generations.raised_above(token, read.revision)? else {
                 self.tell(token);
                 return Ok(());

@@ -3,6 +3,7 @@
 use tonic::{Code, Status};
 
 use super::endpoints::{Endpoints, store_error};
+use super::generation::Generations;
 use super::layout::KeyRange;
 use super::message::{get, get_range, take_range};
 use crate::etcd_proto::etcdserverpb::{RangeRequest, RangeResponse, TxnRequest};
@@ -15,27 +16,27 @@ const PAGE_KEYS: i64 = 1000;
 /// How often a read starts again because etcd compacted its revision away between two pages.
 const COMPACTED_TRIES_MAX: usize = 3;
 
-/// What a range held at one moment, next to one key of the same moment.
+/// What a range held at one moment, and the token generations of the same moment.
 pub struct Snapshot {
     pub kvs: Vec<KeyValue>,
-    pub beside: Option<KeyValue>,
+    pub generations: Generations,
     pub revision: i64,
     /// The election after which it was read.
     pub term: u64,
 }
 
-/// Reads the whole range and the key `beside`, linearizably. Keys that `keep` refuses are dropped
+/// Reads the whole range and the generations, whose key is `generation`, linearizably. Keys that `keep` refuses are dropped
 /// page by page.
 pub async fn snapshot(
     endpoints: &Endpoints,
     range: &KeyRange,
-    beside: prost::bytes::Bytes,
+    generation: prost::bytes::Bytes,
     keep: impl Fn(&KeyValue) -> bool,
 ) -> Result<Snapshot, StoreError> {
     let mut page_keys = PAGE_KEYS;
     let mut compacted = 0;
     loop {
-        match pages(endpoints, range, &beside, &keep, page_keys).await {
+        match pages(endpoints, range, &generation, &keep, page_keys).await {
             // The peer's or our own limit on a message: foreign values may be large.
             Err(Failed::Status(status)) if too_large(&status) && page_keys > 1 => {
                 page_keys = (page_keys / 10).max(1);
@@ -63,7 +64,7 @@ enum Failed {
 async fn pages(
     endpoints: &Endpoints,
     range: &KeyRange,
-    beside: &prost::bytes::Bytes,
+    generation: &prost::bytes::Bytes,
     keep: &impl Fn(&KeyValue) -> bool,
     page_keys: i64,
 ) -> Result<Snapshot, Failed> {
@@ -73,15 +74,19 @@ async fn pages(
         limit: page_keys,
         ..RangeRequest::default()
     };
-    let ops = vec![get(beside.clone()), get_range(page.clone())];
+    let ops = vec![get(generation.clone()), get_range(page.clone())];
     let txn = TxnRequest {
         success: ops,
         ..TxnRequest::default()
     };
+    let before = endpoints.before().map_err(Failed::Status)?;
     let mut answer = endpoints.txn(txn).await.map_err(Failed::Status)?;
     let header = answer.header.take().unwrap_or_default();
     let (revision, term) = (header.revision, header.raft_term);
-    let beside = take_range(&mut answer, 0).map_err(Failed::Store)?.kvs.pop();
+    let found = take_range(&mut answer, 0).map_err(Failed::Store)?;
+    let generations = Generations::read(found.kvs.first()).map_err(Failed::Store)?;
+    let checked = endpoints.check_generations(before, &generations);
+    checked.map_err(Failed::Status)?;
     let mut read: RangeResponse = take_range(&mut answer, 1).map_err(Failed::Store)?;
     let mut kvs = Vec::new();
     loop {
@@ -92,7 +97,7 @@ async fn pages(
             _ => {
                 return Ok(Snapshot {
                     kvs,
-                    beside,
+                    generations,
                     revision,
                     term,
                 });

@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use prost::bytes::Bytes;
@@ -82,6 +83,7 @@ pub async fn feed(
     layout: Layout,
     hints: Arc<Hints>,
     records: Arc<Records>,
+    told: Arc<AtomicU64>,
     reader: mpsc::Sender<Event>,
 ) {
     let mut feed = Feed {
@@ -90,6 +92,7 @@ pub async fn feed(
         layout,
         hints: hints.begin_feeding().then_some(Feeding(hints)),
         records,
+        told,
         reader,
         seen: HashMap::new(),
         generations: Generations::default(),
@@ -133,6 +136,8 @@ struct Feed {
     hints: Option<Feeding>,
     /// Told that one of them has changed.
     records: Arc<Records>,
+    /// The highest token that was told by anyone, as far as it was seen.
+    told: Arc<AtomicU64>,
     reader: mpsc::Sender<Event>,
     seen: HashMap<Bytes, Seen>,
     generations: Generations,
@@ -163,7 +168,7 @@ impl Feed {
             hints.forget();
         }
         self.seen.clear();
-        self.generations = Generations::read(read.beside.as_ref())?;
+        self.generations = read.generations;
         self.revision = read.revision;
         self.term = read.term;
         let mut events = Vec::with_capacity(read.kvs.len() + 2);
@@ -298,6 +303,7 @@ impl Feed {
                 return Some(End::Restart(error.to_string()));
             }
         }
+        endpoints.note_generations(&self.generations);
         if self.tell(events).await.is_err() {
             return Some(End::Reader);
         }
@@ -342,6 +348,8 @@ impl Feed {
         if let Some(Feeding(hints)) = &self.hints {
             hints.put(&entry.lock, create_revision, &kv.key, kv.mod_revision);
         }
+        // Relaxed, as where it is read: a mark that comes a turn later only tells less.
+        self.told.fetch_max(entry.token.get(), Ordering::Relaxed);
         let seen = Seen {
             lock: entry.lock.clone(),
             session: entry.session,

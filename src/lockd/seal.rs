@@ -10,11 +10,10 @@
 //!
 //! Two grants never share a token, also where the store was restored from a copy that has forgotten
 //! grants: their seals raised the watermarks of the proxies. So it has to be a seal of the grant
-//! itself that raises: each order names its grant, and a proxy remembers whose order raised. Where
-//! the watermark was at the token already and that was another one, or the proxy does not know any
-//! more who it was, the counter is lifted above it and the grant begins again with a new token, as
-//! where it was higher. Not knowing costs a token, and the place in the queue: it takes a proxy
-//! that started again, or let go of an idle lock, between two calls of one attempt.
+//! itself that raises: each order names its grant, and a proxy keeps beside the watermark whose
+//! order raised it. Where the watermark was at the token already and that was another one, or a
+//! write came before any order, the counter is lifted above it and the grant begins again with a
+//! new token, and behind those that wait, as where it was higher.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::gate::{Gate, Presented, Status};
 use crate::proxy::doubts::Doubts;
 use crate::proxy::floors::BackendFloors;
-use crate::proxy::watermarks::{Watermarks, What};
+use crate::proxy::watermarks::{Watermarks, What, name_hash};
 use crate::token::Token;
 
 /// A gate in memory with what the shell keeps beside it.
@@ -34,8 +34,16 @@ pub struct Entry {
     /// In ms since `started`.
     used_ms: AtomicU64,
     doubt_until_ms: AtomicU64,
-    /// The grant whose seal raised the watermark, and to where.
-    sealed: Mutex<Option<(Token, Box<str>)>>,
+    /// Where a seal has raised the watermark to, and of which grant it was.
+    sealed: Mutex<Option<Sealed>>,
+}
+
+/// A watermark that a seal has raised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Sealed {
+    pub watermark: u64,
+    /// The grant, as [`name_hash`].
+    pub grant: u64,
 }
 
 impl Entry {
@@ -44,6 +52,7 @@ impl Entry {
         gate: Arc<Gate>,
         unsigned: bool,
         hold: Duration,
+        sealed: Option<Sealed>,
         started: Instant,
         parts: (Watermarks, Doubts, Vec<BackendFloors>),
     ) -> Arc<Entry> {
@@ -59,7 +68,7 @@ impl Entry {
             hold_durable_ms: AtomicU64::new(0),
             used_ms: AtomicU64::new(to_ms(started.elapsed())),
             doubt_until_ms: AtomicU64::new(0),
-            sealed: Mutex::new(None),
+            sealed: Mutex::new(sealed),
         })
     }
 
@@ -81,6 +90,7 @@ impl Entry {
         let what = What::Raise {
             lock: self.gate.lock().clone(),
             record,
+            sealed_for: self.sealed_for(record.watermark),
             hold: Duration::from_millis(hold_ms),
             unsigned: self.unsigned,
         };
@@ -111,7 +121,10 @@ impl Entry {
             if presentation.has_raised()
                 && let Some(grant) = unnoted.take()
             {
-                *self.lock_sealed() = Some((token, grant.into()));
+                *self.lock_sealed() = Some(Sealed {
+                    watermark: token.get(),
+                    grant: name_hash(grant),
+                });
             }
             self.pump();
             outcome
@@ -122,12 +135,17 @@ impl Entry {
 
     /// Whether a seal of this grant raised the watermark to this token, as far as is known here.
     pub(super) fn was_sealed_for(&self, token: Token, grant: Option<&str>) -> bool {
-        let sealed = self.lock_sealed();
-        let known = sealed.as_ref().map(|(token, grant)| (*token, &**grant));
-        grant.is_some() && known == grant.map(|grant| (token, grant))
+        grant.is_some_and(|grant| self.sealed_for(token.get()) == name_hash(grant))
     }
 
-    fn lock_sealed(&self) -> MutexGuard<'_, Option<(Token, Box<str>)>> {
+    /// The grant whose seal raised the watermark to this; 0: none, or not known.
+    fn sealed_for(&self, watermark: u64) -> u64 {
+        let sealed = *self.lock_sealed();
+        let sealed = sealed.filter(|sealed| sealed.watermark == watermark);
+        sealed.map_or(0, |sealed| sealed.grant)
+    }
+
+    fn lock_sealed(&self) -> MutexGuard<'_, Option<Sealed>> {
         // It is replaced as a whole.
         self.sealed.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::entry::Entry;
+use super::entry::{Entry, Sealed};
 use super::{Gates, Inner, NoGate};
 use crate::gate::{Gate, Recovered, Status};
 use crate::lock_name::LockName;
@@ -157,7 +157,12 @@ impl Inner {
             self.doubts.clone(),
             floors.collect(),
         );
-        let entry = Entry::new(gate, unsigned, hold, self.started, parts);
+        // The watermark is of its own making, whatever else is not known of the store.
+        let sealed = stored.map(|stored| Sealed {
+            watermark: stored.watermark,
+            grant: stored.sealed_for,
+        });
+        let entry = Entry::new(gate, unsigned, hold, sealed, self.started, parts);
         for token in timed {
             self.doubts.add(Arc::clone(&entry), token, until);
         }

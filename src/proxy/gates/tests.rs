@@ -203,9 +203,15 @@ async fn a_seal_says_whether_the_watermark_was_there_before() {
     // The same grant again, and another one that has its token.
     assert!(!gates.seal(&claim(7), "c", soon()).await.unwrap());
     assert!(gates.seal(&claim(7), "d", soon()).await.unwrap());
+    // Out of memory, and in the next run, it is as it was.
+    evict(&gates).await;
+    assert!(gates.seal(&claim(7), "d", soon()).await.unwrap());
+    assert!(!gates.seal(&claim(7), "c", soon()).await.unwrap());
     store.crash();
     let gates = store.start(false);
-    assert!(gates.seal(&claim(7), "c", soon()).await.unwrap());
+    assert!(gates.seal(&claim(7), "d", soon()).await.unwrap());
+    assert!(!gates.seal(&claim(7), "c", soon()).await.unwrap());
+    assert!(gates.seal(&claim(7), "", soon()).await.unwrap());
 }
 
 #[tokio::test]

@@ -246,6 +246,7 @@ fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
     match what {
         What::Raise {
             record,
+            sealed_for,
             hold,
             unsigned,
             ..
@@ -258,6 +259,7 @@ fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
             unsigned: *unsigned,
             // Its gate was loaded with lockd's word where there was a doubt.
             run,
+            sealed_for: merged_seal(record.watermark, *sealed_for, old),
         }),
         What::Hold { hold, .. } => old.map(|old| Stored {
             dirty_run: Some(run),
@@ -277,6 +279,15 @@ fn applied(what: &What, old: Option<Stored>, run: u64) -> Option<Stored> {
         | What::Ended(_)
         | What::Prepares(_)
         | What::PreparedEnded(_) => None,
+    }
+}
+
+/// Whose seal raised it, if the record of this watermark and seal is written over the old one.
+fn merged_seal(watermark: u64, sealed_for: u64, old: Option<Stored>) -> u64 {
+    match old {
+        Some(old) if old.watermark > watermark => old.sealed_for,
+        Some(old) if old.watermark == watermark && sealed_for == 0 => old.sealed_for,
+        _ => sealed_for,
     }
 }
 
@@ -304,9 +315,36 @@ mod tests {
                 watermark: floor,
                 drained: false,
             },
+            sealed_for: 0,
             hold: Duration::from_secs(hold_s),
             unsigned: false,
         }
+    }
+
+    fn sealed(floor: u64, for_grant: u64) -> What {
+        let mut what = raise(floor, 5);
+        if let What::Raise { sealed_for, .. } = &mut what {
+            *sealed_for = for_grant;
+        }
+        what
+    }
+
+    #[test]
+    fn a_seal_is_remembered_for_as_long_as_its_watermark_stands() {
+        let first = applied(&sealed(9, 77), None, 1).unwrap();
+        assert_eq!(first.sealed_for, 77);
+        // Written again by who did not raise it, or late.
+        let again = applied(&raise(9, 5), Some(first), 2).unwrap();
+        assert_eq!(again.sealed_for, 77);
+        let late = applied(&sealed(8, 66), Some(first), 2).unwrap();
+        assert_eq!((late.watermark, late.sealed_for), (9, 77));
+        let lock = LockName::new("a").unwrap();
+        let clean = applied(&What::Clean { lock }, Some(first), 2).unwrap();
+        assert_eq!(clean.sealed_for, 77);
+        assert_eq!(
+            applied(&raise(10, 5), Some(clean), 2).unwrap().sealed_for,
+            0
+        );
     }
 
     #[test]

@@ -41,7 +41,7 @@ use crate::lock_name::LockName;
 
 pub use database::{FILE_NAME, LoadError, OpenError};
 pub use prepared::PreparedRow;
-pub use record::{RECORD_BYTES, Stored, Torn};
+pub use record::{RECORD_BYTES, Stored, Torn, name_hash};
 pub use sessions::{BackendSession, LeftSession};
 
 /// Most changes that wait for the thread. One more is refused at once.
@@ -59,6 +59,8 @@ pub enum What {
         lock: LockName,
         /// From [`Gate::take_persist`](crate::gate::Gate::take_persist).
         record: Record,
+        /// The grant whose seal raised it to the watermark, as [`name_hash`]; 0: none.
+        sealed_for: u64,
         /// The longest `in_doubt_hold` of the listeners that forward under it.
         hold: Duration,
         /// Its tokens come from another lock service.

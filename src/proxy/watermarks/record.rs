@@ -25,16 +25,18 @@ pub struct Stored {
     pub unsigned: bool,
     /// The run that raised it: its floor was lockd's word then, or above.
     pub run: u64,
+    /// The grant whose seal raised it to the watermark, as [`name_hash`]; 0: none, or not known.
+    pub sealed_for: u64,
 }
 
 /// Bytes that are no record of this lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Torn;
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const FLAG_DRAINED: u8 = 1;
 const FLAG_UNSIGNED: u8 = 2;
-const FIELDS_BYTES: usize = 2 + 8 + 8 + 8 + 4 + 8;
+const FIELDS_BYTES: usize = 2 + 8 + 8 + 8 + 4 + 8 + 8;
 /// Length of a record, in bytes.
 pub const RECORD_BYTES: usize = FIELDS_BYTES + 4;
 
@@ -72,6 +74,7 @@ impl Stored {
         bytes[18..26].copy_from_slice(&self.dirty_run.unwrap_or(0).to_le_bytes());
         bytes[26..30].copy_from_slice(&hold_ms.to_le_bytes());
         bytes[30..38].copy_from_slice(&self.run.to_le_bytes());
+        bytes[38..46].copy_from_slice(&self.sealed_for.to_le_bytes());
         let sum = checksum(lock.as_bytes(), &bytes[..FIELDS_BYTES]);
         bytes[FIELDS_BYTES..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -96,12 +99,23 @@ impl Stored {
             hold: Duration::from_millis(u32::from_le_bytes(hold).into()),
             unsigned: bytes[1] & FLAG_UNSIGNED != 0,
             run: number(30),
+            sealed_for: number(38),
         };
         let sound = bytes[0] == VERSION
             && bytes[FIELDS_BYTES..] == sum.to_le_bytes()
             && stored.watermark <= stored.floor;
         if sound { Ok(stored) } else { Err(Torn) }
     }
+}
+
+/// What stands for a grant's name; never 0. Two names that are given out share it by a chance of
+/// 2^-64: they hold session ids, which are random. FNV-1a, 64 bits.
+pub fn name_hash(grant: &str) -> u64 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in grant.as_bytes() {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash.max(1)
 }
 
 /// FNV-1a: against torn writes and misplaced pages, not against an attacker.
@@ -115,7 +129,7 @@ fn checksum(lock: &[u8], fields: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{RECORD_BYTES, Stored, Torn};
+    use super::{RECORD_BYTES, Stored, Torn, name_hash};
     use std::time::Duration;
 
     fn stored() -> Stored {
@@ -127,6 +141,7 @@ mod tests {
             hold: Duration::from_secs(30),
             unsigned: false,
             run: 3,
+            sealed_for: name_hash("s/1"),
         }
     }
 
@@ -137,6 +152,7 @@ mod tests {
             dirty_run: None,
             unsigned: true,
             floor: 9,
+            sealed_for: 0,
             ..stored()
         };
         for record in [stored(), others] {

@@ -111,6 +111,7 @@ fn raise(watermarks: &Watermarks, lock: &str) {
             watermark: 7,
             drained: true,
         },
+        sealed_for: 0,
         hold: Duration::ZERO,
         unsigned: false,
     };

@@ -25,8 +25,8 @@ pub struct Snapshot {
     pub term: u64,
 }
 
-/// Reads the whole range and the generations, whose key is `generation`, linearizably. Keys that `keep` refuses are dropped
-/// page by page.
+/// Reads the whole range and the generations, whose key is `generation`, linearizably. Keys that
+/// `keep` refuses are dropped page by page.
 pub async fn snapshot(
     endpoints: &Endpoints,
     range: &KeyRange,

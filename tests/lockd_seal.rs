@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use lockd_support::fence::{FakeProxy, Mood, register};
 use lockd_support::{
-    Client, LONG, Service, eventually, open_store, reason, serve_with_keys, soon, start_with,
+    Client, LONG, Service, SharedStore, eventually, open_store, reason, serve_with_keys, soon,
+    start_with,
 };
 use ringfence::config::{SealConfig, SealMode};
 use ringfence::lock_name::LockPattern;
@@ -92,6 +93,28 @@ async fn a_try_with_a_proxy_down_releases_the_grant_before_it_answers() {
         client.get("a").await.holder.is_none(),
         "the grant was released"
     );
+}
+
+#[tokio::test]
+async fn a_try_right_behind_a_release_needs_no_watch_to_be_granted() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(SharedStore {
+        store: open_store(folder.path()).await,
+        late: Duration::from_millis(300),
+    });
+    let keys = Arc::new(SigningKeys::in_memory());
+    let lockd = serve_with_keys(store, settings(), keys).await;
+    let client = Client::connect(&lockd).await;
+    let one = FakeProxy::start("one", lockd.keys()).await;
+    one.register(&client, "a").await;
+    for attempt in 1..4 {
+        for session in [client.open().await, client.open().await] {
+            let granted = client.acquire(&session, "a", TRY, attempt).await;
+            // So that the watch has told of the entry.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            client.release(&session, "a", granted.unwrap().token).await;
+        }
+    }
 }
 
 #[tokio::test]
@@ -461,7 +484,10 @@ async fn a_stranger_that_calls_a_close_stale_has_closed_nothing() {
 async fn a_proxy_that_registers_through_one_lockd_is_sealed_by_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let store = open_store(folder.path()).await;
-    let shared = Arc::new(lockd_support::SharedStore(store));
+    let shared = Arc::new(SharedStore {
+        store,
+        late: Duration::ZERO,
+    });
     let keys = Arc::new(SigningKeys::in_memory());
     let first = serve_with_keys(shared.clone(), settings(), keys.clone()).await;
     let second = serve_with_keys(shared, settings(), keys.clone()).await;

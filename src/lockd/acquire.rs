@@ -204,7 +204,7 @@ async fn stand(core: &Arc<Core>, wanted: &mut Wanted) -> Result<(Place, bool), E
                 let is_first = entry.token == holder.token;
                 let place = Place::new(core, entry);
                 return Ok(match is_first {
-                    true => (place.covers_since_written(), true),
+                    true => (place.first_when_written(), true),
                     false => (place, false),
                 });
             }

@@ -125,6 +125,7 @@ pub(super) struct Place {
     core: Arc<Core>,
     entry: Entry,
     records_when_written: bool,
+    first_when_written: bool,
     kept: bool,
 }
 
@@ -134,6 +135,7 @@ impl Place {
             core: core.clone(),
             entry,
             records_when_written: false,
+            first_when_written: false,
             kept: false,
         }
     }
@@ -143,6 +145,19 @@ impl Place {
     pub(super) fn covers_since_written(mut self) -> Place {
         self.records_when_written = true;
         self
+    }
+
+    /// The store's own answer to that write says that it is the first.
+    pub(super) fn first_when_written(mut self) -> Place {
+        self.first_when_written = true;
+        self.covers_since_written()
+    }
+
+    /// Whether it was told to be the first before what it follows was removed, as far as the watch
+    /// has told: it was handed over, or taken up by a repeated call since.
+    pub(super) fn is_early(&self) -> bool {
+        let dispatch = &self.core.dispatch;
+        !self.first_when_written && dispatch.is_early(self.lock(), self.token())
     }
 
     /// The version of that write; `None`: the grant was made later.

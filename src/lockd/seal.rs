@@ -107,7 +107,7 @@ async fn seal_once(core: &Core, place: &Place, is_first_round: bool) -> Result<R
     if proxies.is_empty() {
         return Ok(Round::Sealed(SealScope::Required(Vec::new())));
     }
-    if core.dispatch.is_early(place.lock(), place.token()) {
+    if place.is_early() {
         // A proxy has just come to guard the lock. The check below needs the grant to be the first
         // in the store.
         let causes = "the release before it is not written yet".to_owned();

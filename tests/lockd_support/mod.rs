@@ -53,44 +53,60 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// A store that others write to as well, as one on the network: nothing of it may be cached.
-pub struct SharedStore(pub Arc<dyn Store>);
+pub struct SharedStore {
+    pub store: Arc<dyn Store>,
+    /// How long after it the end of an entry is told.
+    pub late: Duration,
+}
 
 #[async_trait]
 impl Store for SharedStore {
     async fn open_session(&self, ttl: Duration) -> Result<(SessionId, Duration), StoreError> {
-        self.0.open_session(ttl).await
+        self.store.open_session(ttl).await
     }
 
     async fn keep_alive(&self, session: SessionId) -> Result<Option<Duration>, StoreError> {
-        self.0.keep_alive(session).await
+        self.store.keep_alive(session).await
     }
 
     async fn close_session(&self, session: SessionId) -> Result<(), StoreError> {
-        self.0.close_session(session).await
+        self.store.close_session(session).await
     }
 
     async fn enqueue(&self, enqueue: Enqueue) -> Result<Enqueued, StoreError> {
-        self.0.enqueue(enqueue).await
+        self.store.enqueue(enqueue).await
     }
 
     async fn remove(&self, remove: Remove) -> Result<Removed, StoreError> {
-        self.0.remove(remove).await
+        self.store.remove(remove).await
     }
 
     async fn queue(&self, lock: &LockName) -> Result<QueueView, StoreError> {
-        self.0.queue(lock).await
+        self.store.queue(lock).await
     }
 
     async fn watch(&self) -> Result<mpsc::Receiver<Event>, StoreError> {
-        self.0.watch().await
+        let mut events = self.store.watch().await?;
+        let (late, (teller, told)) = (self.late, mpsc::channel(64));
+        tokio::spawn(async move {
+            while let Some(event) = events.recv().await {
+                if matches!(event, Event::Gone { .. }) {
+                    tokio::time::sleep(late).await;
+                }
+                if teller.send(event).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(told)
     }
 
     async fn raise_above(&self, token: Token) -> Result<(), StoreError> {
-        self.0.raise_above(token).await
+        self.store.raise_above(token).await
     }
 
     async fn put_record(&self, name: &str, value: Option<Vec<u8>>) -> Result<(), StoreError> {
-        self.0.put_record(name, value).await
+        self.store.put_record(name, value).await
     }
 
     async fn replace_record(
@@ -99,11 +115,11 @@ impl Store for SharedStore {
         seen: Option<&[u8]>,
         value: Vec<u8>,
     ) -> Result<bool, StoreError> {
-        self.0.replace_record(name, seen, value).await
+        self.store.replace_record(name, seen, value).await
     }
 
     async fn records(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
-        self.0.records(prefix).await
+        self.store.records(prefix).await
     }
 }
 

@@ -185,7 +185,7 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
         Node::CreateEnumStmt(_) => object("CREATE ENUM", None, sweep),
         // A label that is there is one of rows; a new one is not.
         Node::AlterEnumStmt(it) if it.old_val().is_none() => object("ALTER ENUM", None, sweep),
-        Node::CreateRangeStmt(_) => object("CREATE TYPE", None, sweep),
+        Node::CreateRangeStmt(it) => range(it, sweep)?,
         // Aggregates, operators, types, collations, text search.
         Node::DefineStmt(_) => {
             let found = object("CREATE", None, sweep);
@@ -224,6 +224,24 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
         Node::AlterDomainStmt(_) => everything("ALTER DOMAIN", ANY, sweep),
         _ => everything("DDL", ANY, sweep),
     })
+}
+
+/// From now on the server calls the functions of a type of ranges, where none is written.
+fn range(it: &nodes::CreateRangeStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
+    let is_function = |name: &str| matches!(name, "subtype_diff" | "canonical");
+    for option in it.params().iter() {
+        // A name stands for a type, to the grammar.
+        if let (Some(true), Node::TypeName(named)) =
+            (option.defname().map(is_function), option.arg())
+        {
+            let mut names = named.names().iter().filter_map(|it| it.sval());
+            let name = names.next_back().unwrap_or_default();
+            let schema = names.next_back().map(Into::into);
+            sweep.calls(schema, name.into())?;
+            sweep.uses.redefines = true;
+        }
+    }
+    Ok(object("CREATE TYPE", None, sweep))
 }
 
 fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {

@@ -420,6 +420,7 @@ pub(super) fn defines(statement: &Statement) -> bool {
 /// Where values of some type act, a row of theirs may do so by any name.
 pub(super) fn makes_type(statement: &Statement, catalog: &Catalog) -> bool {
     let only = statement.uses.everything.is_none() && statement.uses.targets.is_empty();
+    let only = only && !redefines(statement);
     statement.operation == "CREATE TYPE" && only && !catalog.reading_values_acts()
 }
 

@@ -14,6 +14,7 @@
 
 mod acting;
 mod changes;
+mod expressions;
 mod foreign;
 mod load;
 
@@ -227,6 +228,12 @@ impl Database {
             });
         }
         Some(Arc::clone(&loaded.catalog))
+    }
+
+    /// Whether every catalog that is used from now on was loaded behind that instant.
+    pub fn is_loaded_since(&self, at: Instant) -> bool {
+        let loaded = self.loaded.load();
+        loaded.as_ref().is_some_and(|loaded| loaded.at > at)
     }
 
     /// Its catalog, loaded if need be.

@@ -5,6 +5,7 @@ use pg_raw_parse::{Node, nodes, raw};
 
 use super::analysed::{note_analysed, visit_bounds};
 use super::elsewhere;
+use super::filling::{Kin, referenced};
 use super::statement::{Effect, RelationName, Target};
 use super::sweep::{Sweep, TooMany, is_temporary, qualified};
 use super::utility::{Found, everything, found, nested, on, on_list};
@@ -254,8 +255,10 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
             drop_part(it, command.subtype, sweep)?;
         }
         sweep.uses.redefines |= !keeps_names(command);
-        if let Some(name) = it.relation().filter(|_| adds_key(command)) {
+        let keys = keys_of(command);
+        if let Some(name) = it.relation().filter(|_| !keys.is_empty()) {
             sweep.target(name, Effect::Key)?;
+            sweep.uses.kin.extend(keys);
         }
         match command.def() {
             // ATTACH and DETACH PARTITION, INHERIT and NO INHERIT.
@@ -292,15 +295,11 @@ fn drop_part(
     }
 }
 
-/// Whether it adds a foreign key: what is done elsewhere then reaches the table.
-fn adds_key(command: &nodes::AlterTableCmd) -> bool {
-    let is_key = |part| match part {
-        Node::Constraint(part) => part.contype == raw::ConstrType::CONSTR_FOREIGN,
-        _ => false,
-    };
+/// The tables that its new foreign keys reference: what is done there then reaches the table.
+fn keys_of(command: &nodes::AlterTableCmd) -> Vec<Kin> {
     match command.def() {
-        Node::ColumnDef(column) => column.constraints().iter().any(is_key),
-        definition => is_key(definition),
+        Node::ColumnDef(column) => column.constraints().iter().filter_map(referenced).collect(),
+        definition => referenced(definition).into_iter().collect(),
     }
 }
 

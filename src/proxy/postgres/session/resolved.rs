@@ -17,10 +17,10 @@ use crate::protocol::postgres::classify::{
     Class, Effect, RelationName, SessionControl, Statement, TEXT_BYTES_CACHED_MAX,
 };
 use crate::protocol::postgres::resolve::{
-    Catalog, ForeignTables, ForeignWrites, Required, Resolution, View, redefines, resolve,
-    shadows_temporary,
+    Catalog, Definition, ForeignTables, ForeignWrites, Required, Resolution, View, redefines,
+    resolve, shadows_temporary,
 };
-use crate::protocol::postgres::session::Run;
+use crate::protocol::postgres::session::{Run, SpanId};
 use crate::protocol::postgres::ticket::change::Doubts;
 
 /// Most resolutions that a session keeps at hand.
@@ -48,6 +48,11 @@ struct Kept {
 }
 
 impl Resolved {
+    /// Names of the session may do something else by now.
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
+    }
+
     fn find(&self, key: (usize, usize)) -> Option<Arc<Resolution>> {
         let kept = self.known.iter().find(|it| it.key == key)?;
         Some(Arc::clone(&kept.resolution))
@@ -120,6 +125,14 @@ impl Session {
             self.resolved.against = Some((Arc::downgrade(&catalog), against.1));
         }
         let redefined = ending.redefines || self.effects.redefined();
+        let all: Vec<Definition>;
+        let definitions: &[Definition] = match ending.definitions.is_empty() {
+            true => self.defined.all(),
+            false => {
+                all = [self.defined.all(), &*ending.definitions].concat();
+                &all
+            }
+        };
         let both: Vec<Box<str>>;
         let own: &[Box<str>] = match ending.temporary.is_empty() {
             true => &self.temporary,
@@ -136,7 +149,8 @@ impl Session {
             };
         let plain = !redefined && !ending.shadows;
         let made_none = ending.made.is_empty() && ending.temporary.is_empty();
-        let alone = plain && run.executed.is_empty() && made_none;
+        let defined_none = made_none && ending.definitions.is_empty();
+        let alone = plain && run.executed.is_empty() && defined_none;
         if alone && let Some(resolution) = self.resolved.find(key(run)) {
             return Ok(resolution);
         }
@@ -147,6 +161,7 @@ impl Session {
             search_path: run.search_path.as_deref(),
             temporary,
             shadowed,
+            definitions,
             made: if redefined { &[] } else { &ending.made },
             redefined,
             sure: plain && self.admission.reloaded && self.has_defined_nothing(ending),
@@ -283,6 +298,7 @@ impl Session {
             search_path: run.search_path.as_deref(),
             temporary: if self.shadowed { &[] } else { &self.temporary },
             shadowed: if self.shadowed { &self.temporary } else { &[] },
+            definitions: self.defined.all(),
             made,
             redefined: false,
             sure: false,
@@ -325,12 +341,13 @@ impl Session {
     /// Something may have put something else in the place of temporary names.
     pub(super) fn shadow(&mut self) {
         if !std::mem::replace(&mut self.shadowed, true) {
-            self.resolved.known.clear();
+            self.resolved.forget();
         }
     }
 
     /// Notes the relations that a forwarded message makes.
-    pub(super) fn note_made(&mut self, ending: Ending) {
+    pub(super) fn note_made(&mut self, ending: Ending, span: SpanId) {
+        self.note_definitions(ending.definitions, span);
         self.made = ending.made;
         self.created = ending.created;
         if ending.shadows {

@@ -4,6 +4,7 @@
 use super::unasked::{LOOKS, refused_and_would_act, world};
 use super::{is_refusal, unharmed};
 use crate::client::Client;
+use crate::client::send::{copy_data, copy_done, query};
 use crate::stack::{ORDERS, sign};
 use crate::world::World;
 
@@ -352,4 +353,28 @@ fn what_a_holder_has_made_is_filled_under_a_ticket() {
             unharmed(&world, makes);
         }
     }
+}
+
+#[test]
+fn values_that_are_copied_in_are_checked() {
+    let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+    for sql in [
+        "CREATE FUNCTION checks(int) RETURNS boolean LANGUAGE plpgsql AS \
+         $$ BEGIN UPDATE public.orders SET note = 'written'; RETURN true; END $$",
+        "CREATE DOMAIN dom AS int CHECK (checks(VALUE))",
+        "CREATE TABLE of_dom (a dom)",
+    ] {
+        world.direct().query(sql).ok();
+    }
+    let copies = [
+        query("COPY of_dom FROM STDIN"),
+        copy_data(b"5\n"),
+        copy_done(),
+    ]
+    .concat();
+    let told = world.proxy.client().ask(&copies);
+    assert!(is_refusal(told.code()), "{told:?}");
+    unharmed(&world, "COPY");
+    world.direct().ask(&copies).ok();
+    assert_eq!(world.order(), "written");
 }

@@ -230,10 +230,11 @@ impl Database {
         Some(Arc::clone(&loaded.catalog))
     }
 
-    /// Whether every catalog that is used from now on was loaded behind that instant.
-    pub fn is_loaded_since(&self, at: Instant) -> bool {
+    /// Whether this is the latest catalog, and its loading began behind that instant.
+    pub fn is_loaded_since(&self, catalog: &Arc<Catalog>, at: Instant) -> bool {
         let loaded = self.loaded.load();
-        loaded.as_ref().is_some_and(|loaded| loaded.at > at)
+        let mut loaded = loaded.iter();
+        loaded.any(|it| Arc::ptr_eq(&it.catalog, catalog) && it.at > at)
     }
 
     /// Its catalog, loaded if need be.

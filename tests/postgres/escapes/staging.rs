@@ -114,3 +114,31 @@ fn tables_under_ever_new_names_need_no_ticket() {
         }
     }
 }
+
+/// Under one name, by one connection: what was made under a ticket is gone.
+#[test]
+fn a_table_that_is_made_anew_is_filled_in_by_its_own() {
+    let world = world();
+    for sql in [
+        "CREATE SEQUENCE numbers OWNED BY orders.id",
+        "ALTER TABLE orders ALTER id SET DEFAULT nextval('numbers')",
+    ] {
+        world.direct().query(sql).ok();
+    }
+    let fills = "INSERT INTO t (note) VALUES ('x')";
+    let mut client = holder(&world, 0);
+    for sql in [
+        "CREATE TEMP TABLE t (LIKE orders INCLUDING ALL)",
+        fills,
+        "DROP TABLE t",
+        "BEGIN",
+        "CREATE TEMP TABLE t (LIKE orders INCLUDING ALL) ON COMMIT DROP",
+        fills,
+        "COMMIT",
+        "SET ringfence.token = ''",
+        "CREATE TEMP TABLE t (note text)",
+        fills,
+    ] {
+        client.query(sql).ok();
+    }
+}

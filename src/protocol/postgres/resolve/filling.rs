@@ -100,6 +100,7 @@ impl Reach<'_> {
                 };
                 let mut reach = Reach::new(&view);
                 reach.add_definition(&definition.statement, rules);
+                self.by_definition |= !reach.is_nothing_lasting();
                 self.join(reach);
             }
         }

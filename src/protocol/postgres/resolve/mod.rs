@@ -98,6 +98,8 @@ pub struct Resolution {
     pub everything: Option<&'static str>,
     /// It is refused since it writes to a table of another server.
     pub foreign: bool,
+    /// Some of it by what has defined temporary tables ([`View::definitions`]).
+    pub by_definition: bool,
 }
 
 /// What a statement needs. `executed` are the prepared statements that it may execute, where the
@@ -125,6 +127,7 @@ pub fn resolve(
             missing: reach.missing,
             everything: None,
             foreign: false,
+            by_definition: false,
         };
     }
     Resolution {
@@ -132,6 +135,7 @@ pub fn resolve(
         required: rules.required(&reach, view),
         missing: reach.missing,
         everything: reach.everything,
+        by_definition: reach.by_definition,
     }
 }
 

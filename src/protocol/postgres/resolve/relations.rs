@@ -38,6 +38,8 @@ pub(super) struct Reach<'v> {
     pub(super) temporary: bool,
     /// A name is not in the catalog.
     pub(super) missing: bool,
+    /// Some of it by a definition of a temporary table.
+    pub(super) by_definition: bool,
 }
 
 impl<'v> Reach<'v> {
@@ -54,6 +56,7 @@ impl<'v> Reach<'v> {
             everything: None,
             temporary: false,
             missing: false,
+            by_definition: false,
         }
     }
 

@@ -2,11 +2,13 @@
 //!
 //! Invariant: what is no longer kept is told by every catalog that is used from then on.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
 use super::Session;
 use super::effects::Ending;
-use crate::protocol::postgres::resolve::Definition;
+use crate::protocol::postgres::resolve::{Catalog, Definition};
 use crate::protocol::postgres::session::{Run, SpanId};
 
 /// Most bytes of the texts of such definitions that a session keeps.
@@ -50,6 +52,11 @@ impl Defined {
         }
     }
 
+    /// Whether the transactions of all have ended.
+    pub(super) fn have_ended(&self) -> bool {
+        self.span.is_none()
+    }
+
     fn forget(&mut self) {
         self.definitions.clear();
         self.bytes = 0;
@@ -83,15 +90,23 @@ impl Ending {
 }
 
 impl Session {
+    /// Forgets what this catalog tells, by which the session's names are resolved from now on.
+    pub(super) fn forget_told(&mut self, catalog: &Arc<Catalog>) {
+        if self.defined.definitions.is_empty() || !self.defined.have_ended() {
+            return;
+        }
+        let told = |ended| self.database.is_loaded_since(catalog, ended);
+        if self.defined.ended.is_some_and(told) {
+            self.resolved.forget();
+            self.defined.forget();
+        }
+    }
+
     /// Keeps what a message has made that was forwarded in this span. What is made again and again
     /// is kept once.
     pub(super) fn note_definitions(&mut self, definitions: Vec<Definition>, span: SpanId) {
         if definitions.is_empty() {
             return;
-        }
-        let told = |ended| self.database.is_loaded_since(ended);
-        if self.defined.span.is_none() && self.defined.ended.is_some_and(told) {
-            self.defined.forget();
         }
         self.defined.span = Some(span);
         for definition in definitions {

@@ -118,6 +118,7 @@ impl Session {
             self.begin_loading(None);
             return Err(Untold::Later);
         };
+        self.forget_told(&catalog);
         let against = (Arc::as_ptr(&catalog), self.temporary.len());
         let same = self.resolved.against.as_ref();
         if same.is_none_or(|(known, made)| (Weak::as_ptr(known), *made) != against) {
@@ -167,7 +168,9 @@ impl Session {
             sure: plain && self.admission.reloaded && self.has_defined_nothing(ending),
         };
         let rules = &self.listener.config.rules;
-        let resolution = resolve(&run.statement, &run.executed, &view, rules);
+        let mut resolution = resolve(&run.statement, &run.executed, &view, rules);
+        // A newer catalog tells what has become of those tables.
+        resolution.missing |= resolution.by_definition && self.defined.have_ended();
         if resolution.missing && !self.admission.reloaded && !observes {
             if let Some(resolution) = self.whatever_it_is(run, ending, Some(&catalog))? {
                 return Ok(resolution);
@@ -250,6 +253,7 @@ impl Session {
             missing: false,
             everything: acts.or(may.then_some(GUESSED)),
             foreign: false,
+            by_definition: false,
         })))
     }
 

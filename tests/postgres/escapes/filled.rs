@@ -70,6 +70,7 @@ fn a_sequence_of_the_databases_fills_it() {
     let numbered = [
         "CREATE SEQUENCE numbers OWNED BY orders.id",
         "ALTER TABLE orders ALTER id SET DEFAULT nextval('numbers')",
+        "CREATE TABLE computed (n int, id int DEFAULT nextval(('num' || 'bers')::regclass))",
         "CREATE SCHEMA apart",
         "CREATE SEQUENCE apart.numbers",
     ];
@@ -78,10 +79,13 @@ fn a_sequence_of_the_databases_fills_it() {
         "CREATE TEMP TABLE t (LIKE orders INCLUDING ALL); INSERT INTO t (note) VALUES ('x')",
         "CREATE TEMP TABLE t (id int DEFAULT nextval('numbers'), n int); INSERT INTO t (n) VALUES (1)",
     ];
+    let computed =
+        "CREATE TEMP TABLE t (LIKE computed INCLUDING DEFAULTS); INSERT INTO t (n) VALUES (1)";
     let looks = "SELECT last_value || is_called::text FROM numbers";
     refused_and_would_act(&World::new(), &numbered, &takes, looks);
     let world = world();
     refused_and_would_act(&world, &numbered, &takes, looks);
+    refused_and_would_act(&world, &[], &[computed], looks);
     // The lock of its table is enough, as for the sequence itself.
     for sql in takes {
         holder(&world, 0).query(sql).ok();
@@ -226,6 +230,13 @@ const MAKES: &[(&[&str], &str)] = &[
     ),
     (
         &[
+            "CREATE TEMP TABLE t (LIKE measured INCLUDING STATISTICS)",
+            "INSERT INTO t VALUES (1)",
+        ],
+        "ANALYZE t",
+    ),
+    (
+        &[
             "CREATE TEMP TABLE t (id int CHECK (seen(id) = 1))",
             "INSERT INTO t VALUES (1)",
         ],
@@ -244,6 +255,8 @@ fn world_of_seen() -> World {
         "CREATE INDEX ON indexed (seen(id))",
         "CREATE TABLE in_part (id int)",
         "CREATE INDEX ON in_part (id) WHERE seen(id) = 1",
+        "CREATE TABLE measured (id int, a int)",
+        "CREATE STATISTICS measures ON (seen(id)), a FROM measured",
         "CREATE DOMAIN of_seen AS int DEFAULT seen(1)",
         "CREATE TABLE with_domain (id int, a of_seen)",
     ] {

@@ -41,6 +41,7 @@ fn accounts() -> Catalog {
         gives_acting_type: false,
         acts_on_write: false,
         acts_on_fill: false,
+        gives_acting_default: false,
         takes_from: vec![],
     };
     Catalog::new(CatalogParts {
@@ -62,6 +63,7 @@ fn statements(criterion: &mut Criterion) {
         search_path: Some(&path),
         temporary: &[],
         shadowed: &[],
+        definitions: &[],
         made: &[],
         redefined: false,
         sure: false,

@@ -107,6 +107,7 @@ pub fn load(client: &mut Client) -> Catalog {
             gives_acting_type: false,
             acts_on_write: row[5] == "t",
             acts_on_fill: false,
+            gives_acting_default: false,
             takes_from: vec![],
         }
     });

@@ -40,6 +40,7 @@ fn view<'v>(catalog: &'v Catalog, path: &'v [Box<str>]) -> View<'v> {
         search_path: Some(path),
         temporary: &[],
         shadowed: &[],
+        definitions: &[],
         made: &[],
         redefined: false,
         sure: false,

@@ -37,6 +37,7 @@ fn needs(catalog: &Catalog, statement: &str) -> Resolution {
         search_path: None,
         temporary: &[],
         shadowed: &[],
+        definitions: &[],
         made: &[],
         redefined: false,
         sure: false,

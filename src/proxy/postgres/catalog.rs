@@ -14,6 +14,7 @@
 
 mod acting;
 mod changes;
+mod expressions;
 mod foreign;
 mod load;
 
@@ -227,6 +228,13 @@ impl Database {
             });
         }
         Some(Arc::clone(&loaded.catalog))
+    }
+
+    /// Whether this is the latest catalog, and its loading began behind that instant.
+    pub fn is_loaded_since(&self, catalog: &Arc<Catalog>, at: Instant) -> bool {
+        let loaded = self.loaded.load();
+        let mut loaded = loaded.iter();
+        loaded.any(|it| Arc::ptr_eq(&it.catalog, catalog) && it.at > at)
     }
 
     /// Its catalog, loaded if need be.

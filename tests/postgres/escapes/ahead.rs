@@ -239,7 +239,42 @@ fn what_measures_the_bounds_of_ranges_acts_unseen() {
             "SELECT count(*) FROM ranges WHERE r <@ measured(1, 100)",
             "EXPLAIN SELECT count(*) FROM ranges WHERE r <@ measured(1, 100)",
             "ANALYZE ranges",
+            "CREATE TEMP TABLE own AS SELECT * FROM ranges; ANALYZE own",
         ],
         LOOKS,
     );
+}
+
+/// In one transaction with what uses it, no catalog tells of the type.
+#[test]
+fn nor_by_a_type_that_is_not_committed() {
+    const MEASURES: &str = "CREATE OR REPLACE FUNCTION measures(int, int) RETURNS float8 \
+         LANGUAGE plpgsql";
+    let quiet = format!("{MEASURES} IMMUTABLE AS 'BEGIN RETURN $1 - $2; END'");
+    let acting = format!(
+        "{MEASURES} AS $$ BEGIN UPDATE public.orders SET note = 'written'; RETURN $1 - $2; END $$"
+    );
+    let world = World::with(|setup| setup.with("unmatched = \"pass\"").with_rules(ORDERS));
+    world.proxy.client().query(&quiet).ok();
+    let run = |own: &mut Client, other: &mut Client| {
+        for sql in [
+            "BEGIN",
+            "CREATE TYPE span AS RANGE (subtype = int, subtype_diff = measures)",
+        ] {
+            own.query(sql).ok();
+        }
+        let copies = "CREATE TEMP TABLE own AS SELECT ('[' || i || ',' || i + i % 17 + 1 || ')')\
+             ::span AS s FROM generate_series(1, 2000) i";
+        let made = own.query(copies).code().to_owned();
+        other.query(&acting).ok();
+        let measured = own.query("ANALYZE own").code().to_owned();
+        own.query("COMMIT").ok();
+        [made, measured]
+    };
+    let told = run(&mut world.proxy.client(), &mut world.proxy.client());
+    assert!(told.iter().any(|it| is_refusal(it)), "{told:?}");
+    unharmed(&world, "ANALYZE");
+    world.direct().query(&quiet).ok();
+    run(&mut world.direct(), &mut world.direct());
+    assert_eq!(world.order(), "written");
 }

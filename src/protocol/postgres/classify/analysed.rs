@@ -2,7 +2,8 @@
 
 use pg_raw_parse::{Node, nodes};
 
-use super::statement::{RelationName, Uses};
+use super::filling::note_filling;
+use super::statement::Uses;
 use super::sweep::{Sweep, TooMany, is_temporary};
 
 /// Notes what a definition names in its expressions and queries: nothing of it is called yet.
@@ -13,10 +14,7 @@ pub(super) fn note_analysed(node: Node<'_>, sweep: &mut Sweep) -> Result<(), Too
         Node::CreateStmt(it) => {
             of_table(it, &mut found)?;
             if it.relation().is_some_and(is_temporary) {
-                // Nobody else sees it: what fills it in is the session's own.
-                sweep.uses.functions.clone_from(&found.uses.functions);
-                sweep.uses.operators.clone_from(&found.uses.operators);
-                sweep.uses.filled_as = filled_as(it)?;
+                note_filling(it, sweep)?;
             }
         }
         Node::IndexStmt(it) => {
@@ -84,25 +82,6 @@ fn of_table(it: &nodes::CreateStmt, found: &mut Sweep) -> Result<(), TooMany> {
         found.visit(element.expr())?;
     }
     Ok(())
-}
-
-/// The tables whose defaults, checks or indexes it gets.
-fn filled_as(it: &nodes::CreateStmt) -> Result<Vec<RelationName>, TooMany> {
-    // TableLikeOption: CONSTRAINTS, DEFAULTS, GENERATED, INDEXES. An identity has a sequence of its
-    // own.
-    const FILLING: u32 = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 6;
-    let mut found = Sweep::default();
-    for element in it.table_elts().iter() {
-        if let Node::TableLikeClause(like) = element
-            && like.options & FILLING != 0
-        {
-            of_relation(like.relation(), &mut found)?;
-        }
-    }
-    for parent in it.inh_relations().iter() {
-        found.visit(parent)?;
-    }
-    Ok(found.finish().uses.reads)
 }
 
 /// Whether a function's body is SQL, which the server analyses as the function is made; the bodies

@@ -5,6 +5,7 @@ use pg_raw_parse::{Node, nodes, raw};
 
 use super::analysed::{note_analysed, visit_bounds};
 use super::elsewhere;
+use super::filling::{Kin, referenced};
 use super::statement::{Effect, RelationName, Target};
 use super::sweep::{Sweep, TooMany, is_temporary, qualified};
 use super::utility::{Found, everything, found, nested, on, on_list};
@@ -185,7 +186,7 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
         Node::CreateEnumStmt(_) => object("CREATE ENUM", None, sweep),
         // A label that is there is one of rows; a new one is not.
         Node::AlterEnumStmt(it) if it.old_val().is_none() => object("ALTER ENUM", None, sweep),
-        Node::CreateRangeStmt(_) => object("CREATE TYPE", None, sweep),
+        Node::CreateRangeStmt(it) => range(it, sweep)?,
         // Aggregates, operators, types, collations, text search.
         Node::DefineStmt(_) => {
             let found = object("CREATE", None, sweep);
@@ -226,6 +227,24 @@ pub(super) fn data_definition(node: Node<'_>, sweep: &mut Sweep) -> Result<Found
     })
 }
 
+/// From now on the server calls the functions of a type of ranges, where none is written.
+fn range(it: &nodes::CreateRangeStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
+    let is_function = |name: &str| matches!(name, "subtype_diff" | "canonical");
+    for option in it.params().iter() {
+        // A name stands for a type, to the grammar.
+        if let (Some(true), Node::TypeName(named)) =
+            (option.defname().map(is_function), option.arg())
+        {
+            let mut names = named.names().iter().filter_map(|it| it.sval());
+            let name = names.next_back().unwrap_or_default();
+            let schema = names.next_back().map(Into::into);
+            sweep.calls(schema, name.into())?;
+            sweep.uses.redefines = true;
+        }
+    }
+    Ok(object("CREATE TYPE", None, sweep))
+}
+
 fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
     for command in it.cmds().iter() {
         let Node::AlterTableCmd(command) = command else {
@@ -236,8 +255,10 @@ fn alter_table(it: &nodes::AlterTableStmt, sweep: &mut Sweep) -> Result<Found, T
             drop_part(it, command.subtype, sweep)?;
         }
         sweep.uses.redefines |= !keeps_names(command);
-        if let Some(name) = it.relation().filter(|_| adds_key(command)) {
+        let keys = keys_of(command);
+        if let Some(name) = it.relation().filter(|_| !keys.is_empty()) {
             sweep.target(name, Effect::Key)?;
+            sweep.uses.kin.extend(keys);
         }
         match command.def() {
             // ATTACH and DETACH PARTITION, INHERIT and NO INHERIT.
@@ -274,15 +295,11 @@ fn drop_part(
     }
 }
 
-/// Whether it adds a foreign key: what is done elsewhere then reaches the table.
-fn adds_key(command: &nodes::AlterTableCmd) -> bool {
-    let is_key = |part| match part {
-        Node::Constraint(part) => part.contype == raw::ConstrType::CONSTR_FOREIGN,
-        _ => false,
-    };
+/// The tables that its new foreign keys reference: what is done there then reaches the table.
+fn keys_of(command: &nodes::AlterTableCmd) -> Vec<Kin> {
     match command.def() {
-        Node::ColumnDef(column) => column.constraints().iter().any(is_key),
-        definition => is_key(definition),
+        Node::ColumnDef(column) => column.constraints().iter().filter_map(referenced).collect(),
+        definition => referenced(definition).into_iter().collect(),
     }
 }
 

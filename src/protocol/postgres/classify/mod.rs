@@ -35,6 +35,7 @@ mod cache;
 mod call;
 mod definition;
 mod elsewhere;
+mod filling;
 mod locking;
 mod session;
 mod shape;
@@ -49,6 +50,7 @@ pub use cache::{Classifier, ENTRIES_MAX, ROWS, TEXT_BYTES_CACHED_MAX, TEXTS_BYTE
 pub use call::TEXT_TYPES;
 pub(super) use call::truth_of;
 pub(super) use elsewhere::is_shared;
+pub use filling::{Kin, Takes};
 pub(super) use session::isolation;
 pub use statement::{
     Argument, Class, Classified, Effect, FunctionUse, Isolation, OpenedCursor, RelationName,

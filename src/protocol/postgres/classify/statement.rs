@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::elsewhere;
+use super::filling::Kin;
 
 /// The statements of one text, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -230,8 +231,8 @@ pub struct Uses {
     pub nulls: bool,
     /// What a definition names in expressions and queries that it does not run yet.
     pub analysed: Option<Box<Uses>>,
-    /// By whose defaults, checks and indexes a temporary table is filled in that it makes.
-    pub filled_as: Vec<RelationName>,
+    /// What a table that it makes or alters has to do with others.
+    pub kin: Vec<Kin>,
     /// It has texts in a language that is not looked at, of which the server makes values at once.
     pub unread_texts: bool,
     /// The statement is `SELECT pg_catalog.pg_export_snapshot()` and no more.

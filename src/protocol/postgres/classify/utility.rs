@@ -263,6 +263,9 @@ fn copy(it: &nodes::CopyStmt, sweep: &mut Sweep) -> Result<Found, TooMany> {
     match (it.relation(), it.is_from) {
         (Some(name), true) => {
             sweep.target(name, Effect::Insert)?;
+            // What comes is made values of its columns' types, as the texts of an INSERT are.
+            sweep.visit(Node::RangeVar(name))?;
+            sweep.uses.texts = true;
             sweep.visit(it.where_clause())?;
             Ok(found("COPY FROM"))
         }

@@ -37,22 +37,6 @@ impl Reach<'_> {
         }
     }
 
-    /// A temporary table is made that is filled in as this one is: nobody looks at that again.
-    pub(super) fn add_filled(&mut self, name: &RelationName) {
-        self.add_read(name, false);
-        let candidates = self.candidates(name);
-        let mut all = self.temporaries(name).into_iter().chain(candidates.clone());
-        if all.any(|relation| relation.acts_on_fill) {
-            self.everything("a volatile function may fill in what is made like that");
-        }
-        let sequences = candidates.into_iter().flat_map(|it| &it.takes_from);
-        for sequence in sequences {
-            if let Some(sequence) = self.view.catalog.relation(*sequence) {
-                self.add_relation(sequence, Effect::Insert, true);
-            }
-        }
-    }
-
     /// What stands beside a column may be given its type, or that of a row; a table that is made of
     /// others has theirs.
     pub(super) fn add_given_types(&mut self, uses: &Uses, makes: bool) {

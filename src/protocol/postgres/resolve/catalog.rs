@@ -39,11 +39,12 @@ pub struct Relation {
     /// Writing to it does something else: rules (pg_rewrite) other than a view's own, or INSTEAD OF
     /// triggers.
     pub acts_on_write: bool,
-    /// What fills in a row of it acts: a default, a check, or an expression of an index. What the
-    /// backend does to what a rule is about is its own; a temporary table that is made like this
-    /// one is of no rule.
+    /// What fills it in may write to anything: its defaults, checks, generated columns, expressions
+    /// of its indexes and statistics, and, where it is temporary, its triggers.
     pub acts_on_fill: bool,
-    /// The sequences that its defaults take values of (pg_depend).
+    /// It has a column of a domain whose default does.
+    pub gives_acting_default: bool,
+    /// Sequences that its defaults take from (pg_depend).
     pub takes_from: Vec<Oid>,
 }
 
@@ -123,7 +124,7 @@ pub struct CatalogParts {
     pub functions: Vec<Function>,
     /// Names of operators whose function is volatile and not pg_catalog's.
     pub acting_operators: Vec<Box<str>>,
-    /// Names of domains whose default calls a volatile function.
+    /// Names of domains whose default calls a volatile function, and of types that such are in.
     pub acting_defaults: Vec<Box<str>>,
     /// Names of types that a volatile function casts to, or checks.
     pub acting_casts: Vec<Box<str>>,
@@ -293,6 +294,11 @@ impl Catalog {
 
     pub(super) fn acts_unseen(&self) -> bool {
         self.acts_unseen
+    }
+
+    /// Whether the default of any domain calls a volatile function.
+    pub(super) fn defaults_act(&self) -> bool {
+        !self.acting_defaults.is_empty()
     }
 
     pub(super) fn default_acts(&self, name: &str) -> bool {

@@ -17,10 +17,12 @@
 //! - A function is a read if the server calls it immutable or stable. A function that is declared
 //!   so and calls a volatile one breaks its own promise, and the server does not hold it to it; nor
 //!   does this module, but for those that are known to run a text (the shell marks them volatile).
-//! - What triggers and defaults do is the backend's (CONTRACT: not covered).
+//! - What triggers and defaults do is the backend's (CONTRACT: not covered), but for those of
+//!   temporary tables, whose writes nothing else is asked for ([`filling`]).
 
 mod calls;
 mod catalog;
+mod filling;
 mod functions;
 mod own;
 mod relations;
@@ -35,6 +37,7 @@ pub use catalog::{
     Catalog, CatalogParts, Dependent, ForeignKey, ForeignTables, Function, Oid, Relation,
     RelationKind,
 };
+pub use filling::Definition;
 pub use functions::is_harmless;
 pub use own::runs_own_code;
 pub use rules::{ForeignWrites, PostgresRule, PostgresRules};
@@ -56,6 +59,8 @@ pub struct View<'v> {
     pub temporary: &'v [Box<str>],
     /// The same where they may be something else by now, which acts.
     pub shadowed: &'v [Box<str>],
+    /// What has made those what they are, as far as the session has said so itself.
+    pub definitions: &'v [Definition],
     /// Tables that its transaction has made and that the catalog cannot have yet: plain ones, that
     /// no rule, no child and no foreign key makes more of.
     pub made: &'v [RelationName],
@@ -93,6 +98,8 @@ pub struct Resolution {
     pub everything: Option<&'static str>,
     /// It is refused since it writes to a table of another server.
     pub foreign: bool,
+    /// Some of it by what has defined temporary tables ([`View::definitions`]).
+    pub by_definition: bool,
 }
 
 /// What a statement needs. `executed` are the prepared statements that it may execute, where the
@@ -120,6 +127,7 @@ pub fn resolve(
             missing: reach.missing,
             everything: None,
             foreign: false,
+            by_definition: false,
         };
     }
     Resolution {
@@ -127,6 +135,7 @@ pub fn resolve(
         required: rules.required(&reach, view),
         missing: reach.missing,
         everything: reach.everything,
+        by_definition: reach.by_definition,
     }
 }
 

@@ -6,7 +6,7 @@ use super::calls::{computes, makes_table};
 use super::catalog::{Oid, Relation, RelationKind};
 use super::{PostgresRules, View};
 use crate::protocol::postgres::classify::{
-    Class, Effect, RelationName, SessionControl, Statement, Target, Uses, is_shared,
+    Class, Effect, RelationName, SessionControl, Statement, Takes, Target, Uses, is_shared,
 };
 
 /// Most relations that one statement reaches; more is everything.
@@ -38,6 +38,8 @@ pub(super) struct Reach<'v> {
     pub(super) temporary: bool,
     /// A name is not in the catalog.
     pub(super) missing: bool,
+    /// Some of it by a definition of a temporary table.
+    pub(super) by_definition: bool,
 }
 
 impl<'v> Reach<'v> {
@@ -54,6 +56,7 @@ impl<'v> Reach<'v> {
             everything: None,
             temporary: false,
             missing: false,
+            by_definition: false,
         }
     }
 
@@ -114,18 +117,20 @@ impl<'v> Reach<'v> {
             // Whose rows are locked may be a common table expression's: it has none of its own.
             let locks = target.effect == Effect::Lock;
             if !(locks && may_be_cte && self.candidates(name).is_empty()) {
-                self.add_target(target, statement.operation == "DROP");
+                let drops = statement.operation == "DROP";
+                self.add_target(target, drops);
+                if !drops {
+                    self.add_filled(target, rules);
+                }
             }
         }
+        self.add_made(statement, rules);
         // Its columns are what it is made of.
         let makes = makes_table(uses);
         self.add_given_types(uses, makes);
         for read in &uses.reads {
             let is_cte = read.schema.is_none() && uses.ctes.contains(&read.name);
             self.add_read(read, is_cte);
-        }
-        for name in &uses.filled_as {
-            self.add_filled(name);
         }
         self.add_calls(uses, rules);
         if self.view.catalog.acts_unseen() && computes(statement) {
@@ -189,7 +194,7 @@ impl<'v> Reach<'v> {
         relations.filter(|relation| relation.temporary).collect()
     }
 
-    fn is_own_temporary(&self, name: &RelationName) -> bool {
+    pub(super) fn is_own_temporary(&self, name: &RelationName) -> bool {
         match name.schema.as_deref() {
             Some(schema) => {
                 let own = schema == "pg_temp" || schema.starts_with("pg_temp_");
@@ -200,7 +205,7 @@ impl<'v> Reach<'v> {
     }
 
     /// The table of the open transaction that a name means, where the catalog has none.
-    fn made(&self, name: &RelationName) -> Option<&'v RelationName> {
+    pub(super) fn made(&self, name: &RelationName) -> Option<&'v RelationName> {
         let same = |made: &&RelationName| {
             let schemas = (made.schema.as_deref(), name.schema.as_deref());
             let other = matches!(schemas, (Some(one), Some(other)) if one != other);
@@ -209,7 +214,7 @@ impl<'v> Reach<'v> {
         self.view.made.iter().find(same)
     }
 
-    pub(super) fn add_read(&mut self, name: &RelationName, is_cte: bool) {
+    fn add_read(&mut self, name: &RelationName, is_cte: bool) {
         let candidates = self.candidates(name);
         if candidates.iter().any(|relation| relation.acts_on_read) {
             self.everything("reading one of its relations may write");
@@ -395,6 +400,10 @@ impl<'v> Reach<'v> {
                 self.everything("a rule or a trigger of its target writes elsewhere");
             }
             let defines = matches!(effect, Effect::Define | Effect::Drop | Effect::Key);
+            // A child of the session's own.
+            if relation.temporary && (step.rows || effect == Effect::Define) {
+                self.add_fill(relation, Takes::Defaults);
+            }
             if moves && self.acts_by_name(relation) {
                 self.everything("what is renamed acts, and may do so by another's name");
             }

@@ -1,4 +1,5 @@
 mod databases;
+mod filling;
 mod foreign;
 mod made;
 mod own;
@@ -6,8 +7,8 @@ mod redefined;
 mod unseen;
 
 use super::{
-    Catalog, CatalogParts, ForeignKey, Function, Oid, PostgresRule, PostgresRules, Relation,
-    RelationKind, Required, Resolution, View, follow_made, resolve,
+    Catalog, CatalogParts, Definition, ForeignKey, Function, Oid, PostgresRule, PostgresRules,
+    Relation, RelationKind, Required, Resolution, View, follow_made, resolve,
 };
 use crate::protocol::Unmatched;
 use crate::protocol::postgres::classify::{Lexing, classify};
@@ -29,6 +30,7 @@ fn relation(oid: Oid, name: &str, kind: RelationKind) -> Relation {
         gives_acting_type: false,
         acts_on_write: false,
         acts_on_fill: false,
+        gives_acting_default: false,
         takes_from: vec![],
     }
 }
@@ -138,6 +140,7 @@ fn view<'v>(catalog: &'v Catalog, search_path: Option<&'v [Box<str>]>) -> View<'
         search_path,
         temporary: &[],
         shadowed: &[],
+        definitions: &[],
         made: &[],
         redefined: false,
         sure: false,

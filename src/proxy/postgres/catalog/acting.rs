@@ -2,12 +2,14 @@
 //! defaults of arguments, aggregates, operators, casts and domains. They are found in the
 //! expressions as the server keeps them (pg_node_tree), where functions and types are named by oid.
 //!
-//! What a table's own defaults, checks and triggers do is the backend's (CONTRACT: not covered).
+//! What a table's own defaults, checks and triggers do is the backend's (CONTRACT: not covered),
+//! but for what fills in temporary tables, which also comes from others (CREATE TABLE .. LIKE).
 
 use std::collections::{HashMap, HashSet};
 
 use tokio_postgres::Client;
 
+use super::expressions::{self, Named, Of, owners};
 use super::load::rows;
 use crate::protocol::postgres::resolve::{Oid, is_harmless};
 use crate::proxy::postgres::control::{ControlError, column, name};
@@ -51,24 +53,6 @@ const FUNCTIONS: &str = "WITH RECURSIVE code AS (\
          'pgcrypto', 'pgrowlocks', 'pgstattuple', 'tablefunc', 'uuid-ossp')) k \
          ON k.objid = p.oid AND p.prolang = (SELECT oid FROM pg_language WHERE lanname = 'c')";
 
-/// Expressions of what is not the server's own (oids from 16384 on), by what they belong to: a
-/// domain, or a relation that is read. What they name, by its oid: a type or a function.
-///
-/// A type is one that something is turned into (`resulttype`, JSON's `typid`), or the type of a
-/// column that a function makes of a text (XMLTABLE, `json_to_record`), of which there are lists.
-const EXPRESSIONS: &str = "WITH x AS (\
-     SELECT false AS is_domain, ev_class AS owner, ev_action::text AS tree FROM pg_rewrite \
-         WHERE ev_type = '1' AND ev_class >= 16384 \
-     UNION ALL SELECT false, polrelid, concat(polqual::text, polwithcheck::text) FROM pg_policy \
-     UNION ALL SELECT true, contypid, conbin::text FROM pg_constraint \
-         WHERE conbin IS NOT NULL AND contypid >= 16384) \
-     SELECT is_domain, owner, m[1] IN ('resulttype', 'typid'), m[2]::oid \
-         FROM x, regexp_matches(tree, \
-         ':(funcid|opfuncid|aggfnoid|winfnoid|resulttype|typid) (\\d+)', 'g') m \
-     UNION SELECT is_domain, owner, true, of.type::oid FROM x, regexp_matches(tree, \
-         ':(?:funccoltypes|coltypes) \\(o ([\\d ]+)\\)', 'g') m, \
-         regexp_split_to_table(m[1], ' ') of(type)";
-
 /// Types whose values have those of another type in them: domains, arrays, rows, ranges, and from
 /// PostgreSQL 14 on several ranges, of which 13 has no column.
 const TYPES: &str = "SELECT oid, typbasetype FROM pg_type WHERE typtype = 'd' \
@@ -96,10 +80,6 @@ const CLASSES: &str = "SELECT amproc::oid FROM pg_amproc JOIN pg_proc p ON p.oid
      WHERE 'internal'::regtype <> ALL (p.proargtypes::oid[] || p.prorettype) UNION \
      SELECT o.oprcode::oid FROM pg_amop a JOIN pg_operator o ON o.oid = a.amopopr UNION \
      SELECT rngsubdiff::oid FROM pg_range WHERE rngsubdiff <> 0";
-/// What the defaults of domains call, for the rows of a table that is given such a column.
-const DEFAULTS: &str = "SELECT DISTINCT m[1]::oid, t.typname FROM pg_type t, \
-     regexp_matches(t.typdefaultbin::text, ':(?:funcid|opfuncid) (\\d+)', 'g') m \
-     WHERE t.typtype = 'd'";
 /// Relations whose policies read others.
 const POLICIES: &str = "SELECT DISTINCT p.polrelid, d.refobjid FROM pg_policy p \
      JOIN pg_depend d ON d.classid = 'pg_policy'::regclass AND d.objid = p.oid \
@@ -181,7 +161,13 @@ pub(super) struct Acting {
     pub(super) functions: HashSet<Oid>,
     /// Relations that act when they are read.
     pub(super) on_read: HashSet<Oid>,
-    /// Names of domains whose default acts.
+    /// Relations that act when they are filled in, by more than sequences that are named.
+    pub(super) on_fill: HashSet<Oid>,
+    /// Sequences that the defaults of relations take from.
+    pub(super) takes_from: HashMap<Oid, Vec<Oid>>,
+    /// Domains whose default acts, and types that such are in.
+    pub(super) default_types: HashSet<Oid>,
+    /// Their names.
     pub(super) defaults: Vec<Box<str>>,
     /// Names of operators.
     pub(super) operators: Vec<Box<str>>,
@@ -224,18 +210,10 @@ pub(super) struct Naming {
     casts: Vec<Cast>,
     /// Functions of operator classes.
     classes: Vec<Oid>,
-    /// Functions in defaults of domains, and the domain's name.
-    defaults: Vec<(Oid, Box<str>)>,
+    /// Relations, and sequences that their defaults take from.
+    sequences: Vec<(Oid, Oid)>,
     /// Relations, and those that their policies read.
     policies: Vec<(Oid, Oid)>,
-}
-
-/// What an expression of the server's names.
-struct Named {
-    of_domain: bool,
-    owner: Oid,
-    names_type: bool,
-    named: Oid,
 }
 
 struct Cast {
@@ -249,26 +227,18 @@ struct Cast {
 pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
     let found = tokio::try_join!(
         biased;
-        rows(client, EXPRESSIONS),
+        expressions::load(client),
         oid_pairs(client, TYPES),
         oid_pairs(client, OF_TYPES),
         names(client, TYPE_NAMES),
         names(client, OPERATORS),
         rows(client, CASTS),
         rows(client, CLASSES),
-        names(client, DEFAULTS),
+        oid_pairs(client, expressions::SEQUENCES),
         oid_pairs(client, POLICIES),
     )?;
     let (expressions, contained, of_types, type_names, operators, casts, ..) = found;
-    let (.., classes, defaults, policies) = found;
-    let expression = |row| {
-        Ok::<_, ControlError>(Named {
-            of_domain: column(row, 0)?,
-            owner: column(row, 1)?,
-            names_type: column(row, 2)?,
-            named: column(row, 3)?,
-        })
-    };
+    let (.., classes, sequences, policies) = found;
     let cast = |row| {
         Ok::<_, ControlError>(Cast {
             function: column(row, 0)?,
@@ -277,10 +247,7 @@ pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
         })
     };
     Ok(Naming {
-        expressions: expressions
-            .iter()
-            .map(expression)
-            .collect::<Result<_, _>>()?,
+        expressions,
         contained,
         of_types,
         type_names,
@@ -290,7 +257,7 @@ pub(super) async fn naming(client: &Client) -> Result<Naming, ControlError> {
             .iter()
             .map(|row| column(row, 0))
             .collect::<Result<_, _>>()?,
-        defaults,
+        sequences,
         policies,
     })
 }
@@ -330,10 +297,19 @@ pub(super) fn find(
         act_unseen |= cast.unseen;
     }
     follow(&mut targets, &naming.contained);
+    let mut default_types = owners(&naming.expressions, Of::Default, &types, &functions);
+    follow(&mut default_types, &naming.contained);
+    let mut takes_from: HashMap<Oid, Vec<Oid>> = HashMap::new();
+    for (relation, sequence) in &naming.sequences {
+        takes_from.entry(*relation).or_default().push(*sequence);
+    }
     Acting {
+        on_fill: owners(&naming.expressions, Of::Fill, &types, &functions),
+        takes_from,
         on_read: acting_on_read(naming, &types, &functions, underlying),
         operators: names_of(&naming.operators, &functions),
-        defaults: names_of(&naming.defaults, &functions),
+        defaults: names_of(&naming.type_names, &default_types),
+        default_types,
         casts: names_of(&naming.type_names, &targets),
         act_unseen,
         types,
@@ -349,16 +325,7 @@ fn acting_on_read(
     functions: &HashSet<Oid>,
     underlying: &HashMap<Oid, Vec<Oid>>,
 ) -> HashSet<Oid> {
-    let acts = |it: &&Named| {
-        let set = if it.names_type { types } else { functions };
-        !it.of_domain && set.contains(&it.named)
-    };
-    let mut on_read = naming
-        .expressions
-        .iter()
-        .filter(acts)
-        .map(|it| it.owner)
-        .collect();
+    let mut on_read = owners(&naming.expressions, Of::Read, types, functions);
     let views = underlying.iter();
     let views = views.flat_map(|(view, below)| below.iter().map(|oid| (*view, *oid)));
     let reads: Vec<(Oid, Oid)> = views.chain(naming.policies.iter().copied()).collect();
@@ -389,11 +356,10 @@ fn acting_types(
     functions: &HashSet<Oid>,
     contained: &[(Oid, Oid)],
 ) -> HashSet<Oid> {
-    let acts = |it: &&Named| it.of_domain && !it.names_type && functions.contains(&it.named);
-    let mut types = expressions.iter().filter(acts).map(|it| it.owner).collect();
-    let checked = expressions
-        .iter()
-        .filter(|it| it.of_domain && it.names_type);
+    let checks = || expressions.iter().filter(|it| it.of == Of::Check);
+    let acting = checks().filter(|it| !it.names_type && functions.contains(&it.named));
+    let mut types = acting.map(|it| it.owner).collect();
+    let checked = checks().filter(|it| it.names_type);
     let checked = checked.map(|it| (it.owner, it.named));
     let depends: Vec<(Oid, Oid)> = contained.iter().copied().chain(checked).collect();
     follow(&mut types, &depends);

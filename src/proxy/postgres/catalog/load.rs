@@ -1,6 +1,6 @@
 //! Reading a catalog out of the server's own tables, all of it as of one instant.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use tokio_postgres::{Client, Row};
 
@@ -35,22 +35,6 @@ const COLUMNS: &str = "SELECT DISTINCT a.attrelid, a.atttypid FROM pg_attribute 
 const DOMAINS: &str = "SELECT DISTINCT a.attrelid, a.atttypid FROM pg_attribute a \
      JOIN pg_type t ON t.oid = a.atttypid WHERE t.typtype = 'd' AND a.attnum > 0 \
      AND NOT a.attisdropped";
-
-/// What fills in the rows of a relation: functions, and types (`true`) that something is turned
-/// into. Of `nextval` (1574) it counts what sequence it is called for.
-const FILLING: &str = "SELECT DISTINCT owner, m[1] = 'resulttype', m[2]::oid FROM ( \
-     SELECT adrelid, adbin::text FROM pg_attrdef UNION ALL \
-     SELECT conrelid, conbin::text FROM pg_constraint WHERE conbin IS NOT NULL AND conrelid <> 0 \
-     UNION ALL SELECT indrelid, concat(indexprs::text, indpred::text) FROM pg_index \
-         WHERE indexprs IS NOT NULL OR indpred IS NOT NULL) x(owner, tree), \
-     regexp_matches(tree, ':(funcid|opfuncid|resulttype) (\\d+)', 'g') m \
-     WHERE m[2] <> '1574'";
-
-/// The sequences that defaults take values of.
-const SEQUENCES: &str = "SELECT a.adrelid, d.refobjid FROM pg_attrdef a \
-     JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid \
-     JOIN pg_class s ON s.oid = d.refobjid \
-     WHERE d.refclassid = 'pg_class'::regclass AND s.relkind = 'S'";
 
 const WRAPPERS: &str = "SELECT EXISTS (SELECT FROM pg_foreign_data_wrapper WHERE fdwhandler <> 0)";
 
@@ -128,8 +112,6 @@ pub(super) async fn load(
         rows(client, RELATIONS),
         pairs(client, COLUMNS),
         pairs(client, DOMAINS),
-        rows(client, FILLING),
-        pairs(client, SEQUENCES),
         rows(client, WRAPPERS),
         rows(client, EXTENSIONS),
         rows(client, SET_CONFIG),
@@ -139,8 +121,7 @@ pub(super) async fn load(
         run(client, END),
     )?;
     let (_, _, parents, owners, underlying, keys, dependents, ..) = loaded;
-    let (_, _, _, _, _, _, _, relations, columns, domains, filling, sequences, wrappers, ..) =
-        loaded;
+    let (_, _, _, _, _, _, _, relations, columns, domains, wrappers, ..) = loaded;
     let (.., extensions, set_config, text_types, _, _, _) = loaded;
     let (.., called, naming, _) = loaded;
     let acting = acting::find(&called, &naming, reading, &underlying);
@@ -151,29 +132,16 @@ pub(super) async fn load(
             acting_rows.push(column(row, 0)?);
         }
     }
-    let mut acting_fills: HashSet<Oid> = HashSet::new();
-    for row in &filling {
-        let (of_type, filled_by) = (column(row, 1)?, column(row, 2)?);
-        let set = if of_type {
-            &acting.types
-        } else {
-            &acting.functions
-        };
-        if set.contains(&filled_by) {
-            acting_fills.insert(column(row, 0)?);
-        }
-    }
     let of = |map: &HashMap<Oid, Vec<Oid>>, oid| map.get(&oid).cloned().unwrap_or_default();
+    let defaults = |of_type: &Oid| acting.default_types.contains(of_type);
     let relations = relations.iter().map(|row| {
         let oid = column(row, 0)?;
-        let (temporary, acts_on_fill) = (column(row, 4)?, acting_fills.contains(&oid));
-        let acts_on_write: bool = column(row, 6)?;
         Ok(Relation {
             oid,
             schema: name(row, 1)?,
             name: name(row, 2)?,
             kind: kind(column(row, 3)?),
-            temporary,
+            temporary: column(row, 4)?,
             parents: of(&parents, oid),
             owner: of(&owners, oid).first().copied(),
             underlying: of(&underlying, oid),
@@ -181,10 +149,11 @@ pub(super) async fn load(
             dependents: dependents.get(&oid).cloned().unwrap_or_default(),
             acts_on_read: acting.on_read.contains(&oid) || of(&columns, oid).iter().any(acts),
             gives_acting_type: of(&domains, oid).iter().any(acts),
-            // No rule is about a temporary one.
-            acts_on_write: acts_on_write || temporary && acts_on_fill,
-            acts_on_fill,
-            takes_from: of(&sequences, oid),
+            acts_on_write: column(row, 6)?,
+            acts_on_fill: acting.on_fill.contains(&oid),
+            gives_acting_default: of(&domains, oid).iter().any(defaults)
+                || of(&columns, oid).iter().any(defaults),
+            takes_from: of(&acting.takes_from, oid),
         })
     });
     let relations = relations.collect::<Result<_, ControlError>>()?;

@@ -37,8 +37,9 @@ struct Known {
 /// What needs depend on, beside the message and what [`Session::is_settled`] looks at.
 struct Against {
     catalog: Weak<Catalog>,
-    /// How many temporary relations the session had made; `None`: what they are is not known.
-    temporary: Option<usize>,
+    /// How many temporary relations the session had made, and how often it had changed what they
+    /// are made of; `None`: what they are is not known.
+    temporary: Option<(usize, u64)>,
     /// Of the keys that tickets were verified with.
     keys: u64,
 }
@@ -106,7 +107,8 @@ impl Session {
     /// Forgets what was found against something else than what is there now.
     fn forget_outdated(&mut self) {
         let catalog = self.database.current();
-        let temporary = (!self.shadowed).then_some(self.temporary.len());
+        let made = (self.temporary.len(), self.defined.changes());
+        let temporary = (!self.shadowed).then_some(made);
         let keys = self.listener.tickets.generation();
         let same = match (&self.again.against, &catalog) {
             (Some(it), Some(catalog)) => {

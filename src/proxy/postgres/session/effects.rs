@@ -8,7 +8,7 @@ use super::unseen::Unseen;
 use crate::protocol::postgres::classify::{
     Class, Effect, RelationName, Statement, TransactionControl,
 };
-use crate::protocol::postgres::resolve::redefines;
+use crate::protocol::postgres::resolve::{Definition, redefines};
 use crate::protocol::postgres::session::{Run, SpanId, commits};
 use crate::proxy::postgres::catalog::{Database, Unsettled};
 use crate::proxy::postgres::prepared::{Prepared, Use};
@@ -36,6 +36,8 @@ pub(super) struct Ending {
     pub(super) holds: bool,
     /// Temporary relations that it makes.
     pub(super) temporary: Vec<Box<str>>,
+    /// What it makes those of, or of earlier ones.
+    pub(super) definitions: Vec<Definition>,
     /// Plain tables of its transaction that the catalog does not have yet, behind it.
     pub(super) made: Vec<RelationName>,
     /// All tables that its transaction has created, whatever became of them.
@@ -65,6 +67,7 @@ impl Ending {
             || self.holds
             || self.unseen > Unseen::Nothing;
         let made = self.temporary.len() + self.made.len() + self.created.len();
+        let made = made + self.definitions.len();
         let prepared = self.prepares.len() + self.ends_prepared.len();
         !may && made + prepared == 0
     }

@@ -16,6 +16,7 @@
 mod admit;
 mod again;
 mod cursors;
+mod defined;
 mod effects;
 mod end;
 mod exporting;
@@ -40,6 +41,7 @@ use std::time::Duration;
 use self::admit::Admission;
 use self::again::Again;
 use self::cursors::Cursors;
+use self::defined::Defined;
 use self::effects::Effects;
 use self::end::Phase;
 use self::exporting::Exporting;
@@ -200,6 +202,8 @@ struct Session {
     database: Arc<Database>,
     /// Temporary relations that the session has made.
     temporary: Vec<Box<str>>,
+    /// What it has made them of.
+    defined: Defined,
     /// Something may have put something else in the place of a temporary name.
     shadowed: bool,
     /// Tables of the open transaction that are plain, and all that it has created.
@@ -264,6 +268,7 @@ impl Session {
             user: start.user.into(),
             database: start.catalog,
             temporary: vec![],
+            defined: Defined::default(),
             shadowed: false,
             made: vec![],
             created: vec![],

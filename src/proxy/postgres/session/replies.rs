@@ -141,6 +141,7 @@ impl Session {
             self.flights.ended(span);
             self.made.clear();
             self.created.clear();
+            self.defined.ended(span);
             if self.cursors.ended(span) {
                 self.core.distrust();
             }

@@ -388,7 +388,7 @@ impl Session {
             self.cursors.note(&considered.runs, span, ending.distrusts);
         }
         match runs {
-            true => self.note_made(ending),
+            true => self.note_made(ending, span),
             false if ending.shadows => self.shadow(),
             false => {}
         }

@@ -17,10 +17,10 @@ use crate::protocol::postgres::classify::{
     Class, Effect, RelationName, SessionControl, Statement, TEXT_BYTES_CACHED_MAX,
 };
 use crate::protocol::postgres::resolve::{
-    Catalog, ForeignTables, ForeignWrites, Required, Resolution, View, redefines, resolve,
-    shadows_temporary,
+    Catalog, Definition, ForeignTables, ForeignWrites, Required, Resolution, View, redefines,
+    resolve, shadows_temporary,
 };
-use crate::protocol::postgres::session::Run;
+use crate::protocol::postgres::session::{Run, SpanId};
 use crate::protocol::postgres::ticket::change::Doubts;
 
 /// Most resolutions that a session keeps at hand.
@@ -48,6 +48,11 @@ struct Kept {
 }
 
 impl Resolved {
+    /// Names of the session may do something else by now.
+    pub(super) fn forget(&mut self) {
+        self.known.clear();
+    }
+
     fn find(&self, key: (usize, usize)) -> Option<Arc<Resolution>> {
         let kept = self.known.iter().find(|it| it.key == key)?;
         Some(Arc::clone(&kept.resolution))
@@ -113,6 +118,7 @@ impl Session {
             self.begin_loading(None);
             return Err(Untold::Later);
         };
+        self.forget_told(&catalog);
         let against = (Arc::as_ptr(&catalog), self.temporary.len());
         let same = self.resolved.against.as_ref();
         if same.is_none_or(|(known, made)| (Weak::as_ptr(known), *made) != against) {
@@ -120,6 +126,14 @@ impl Session {
             self.resolved.against = Some((Arc::downgrade(&catalog), against.1));
         }
         let redefined = ending.redefines || self.effects.redefined();
+        let all: Vec<Definition>;
+        let definitions: &[Definition] = match ending.definitions.is_empty() {
+            true => self.defined.all(),
+            false => {
+                all = [self.defined.all(), &*ending.definitions].concat();
+                &all
+            }
+        };
         let both: Vec<Box<str>>;
         let own: &[Box<str>] = match ending.temporary.is_empty() {
             true => &self.temporary,
@@ -136,7 +150,8 @@ impl Session {
             };
         let plain = !redefined && !ending.shadows;
         let made_none = ending.made.is_empty() && ending.temporary.is_empty();
-        let alone = plain && run.executed.is_empty() && made_none;
+        let defined_none = made_none && ending.definitions.is_empty();
+        let alone = plain && run.executed.is_empty() && defined_none;
         if alone && let Some(resolution) = self.resolved.find(key(run)) {
             return Ok(resolution);
         }
@@ -147,12 +162,15 @@ impl Session {
             search_path: run.search_path.as_deref(),
             temporary,
             shadowed,
+            definitions,
             made: if redefined { &[] } else { &ending.made },
             redefined,
             sure: plain && self.admission.reloaded && self.has_defined_nothing(ending),
         };
         let rules = &self.listener.config.rules;
-        let resolution = resolve(&run.statement, &run.executed, &view, rules);
+        let mut resolution = resolve(&run.statement, &run.executed, &view, rules);
+        // A newer catalog tells what has become of those tables.
+        resolution.missing |= resolution.by_definition && self.defined.have_ended();
         if resolution.missing && !self.admission.reloaded && !observes {
             if let Some(resolution) = self.whatever_it_is(run, ending, Some(&catalog))? {
                 return Ok(resolution);
@@ -235,6 +253,7 @@ impl Session {
             missing: false,
             everything: acts.or(may.then_some(GUESSED)),
             foreign: false,
+            by_definition: false,
         })))
     }
 
@@ -283,6 +302,7 @@ impl Session {
             search_path: run.search_path.as_deref(),
             temporary: if self.shadowed { &[] } else { &self.temporary },
             shadowed: if self.shadowed { &self.temporary } else { &[] },
+            definitions: self.defined.all(),
             made,
             redefined: false,
             sure: false,
@@ -325,12 +345,13 @@ impl Session {
     /// Something may have put something else in the place of temporary names.
     pub(super) fn shadow(&mut self) {
         if !std::mem::replace(&mut self.shadowed, true) {
-            self.resolved.known.clear();
+            self.resolved.forget();
         }
     }
 
     /// Notes the relations that a forwarded message makes.
-    pub(super) fn note_made(&mut self, ending: Ending) {
+    pub(super) fn note_made(&mut self, ending: Ending, span: SpanId) {
+        self.note_definitions(ending.definitions, span);
         self.made = ending.made;
         self.created = ending.created;
         if ending.shadows {
@@ -420,6 +441,7 @@ pub(super) fn defines(statement: &Statement) -> bool {
 /// Where values of some type act, a row of theirs may do so by any name.
 pub(super) fn makes_type(statement: &Statement, catalog: &Catalog) -> bool {
     let only = statement.uses.everything.is_none() && statement.uses.targets.is_empty();
+    let only = only && !redefines(statement);
     statement.operation == "CREATE TYPE" && only && !catalog.reading_values_acts()
 }
 

@@ -306,6 +306,8 @@ impl Session {
             follow_made(&mut ending.made, statement);
         }
         follow_created(&mut ending.created, statement);
+        ending.follow_definition(run, &self.temporary);
+        ending.defines |= !ending.definitions.is_empty() && self.defined.are_many();
         for statement in run.executed.iter().chain([statement]) {
             let made = statement.uses.targets.iter();
             let made = made.filter(|it| it.effect == Effect::Create { temporary: true });

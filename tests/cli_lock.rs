@@ -111,7 +111,7 @@ fn not_acquired_in_time_is_75() {
 #[test]
 fn without_cmd_the_lock_is_held_until_a_signal() {
     let lockd = Lockd::start();
-    for signal in [Signal::INT, Signal::TERM] {
+    for signal in [Signal::INT, Signal::TERM, Signal::USR2] {
         let mut holder = lockd.hold("a");
         assert!(!lockd.is_free("a"));
         holder.signal(signal);
@@ -211,8 +211,14 @@ fn a_waiter_is_granted_when_the_holder_ends() {
 #[test]
 fn signals_are_passed_on_to_the_group() {
     let lockd = Lockd::start();
-    let script = "trap 'exit 9' TERM; trap 'exit 8' HUP; echo ready; while :; do sleep 0.05; done";
-    for (signal, expected) in [(Signal::TERM, 9), (Signal::HUP, 8)] {
+    let script = "trap 'exit 9' TERM; trap 'exit 8' HUP; trap 'exit 7' USR1; trap 'exit 6' ALRM
+        echo ready; while :; do sleep 0.05; done";
+    for (signal, expected) in [
+        (Signal::TERM, 9),
+        (Signal::HUP, 8),
+        (Signal::USR1, 7),
+        (Signal::ALARM, 6),
+    ] {
         let mut ran = lockd.start_command(&["lock", "a", "--", "sh", "-c", script]);
         ran.line_with("ready");
         ran.signal(signal);

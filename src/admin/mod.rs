@@ -32,6 +32,19 @@ const BOUNDS: Bounds = Bounds {
     begin_max: BEGIN_MAX,
 };
 
+/// How long a connection is used. Then its client is told to make another one (GOAWAY), and it ends
+/// with what is open on it: one that asks nothing must not keep its place for ever.
+const CONNECTION_AGE_MAX: Duration = Duration::from_secs(300);
+
+/// The limits on time.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    /// [`DRAIN_MAX`]
+    drain_max: Duration,
+    /// [`CONNECTION_AGE_MAX`]
+    age_max: Duration,
+}
+
 /// Requests and streams at a time on one HTTP/2 connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 1024;
 
@@ -57,7 +70,11 @@ pub async fn serve(
     pages: Pages,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    serve_within(listener, grpc, pages, shutdown, (BOUNDS, DRAIN_MAX)).await
+    let times = Times {
+        drain_max: DRAIN_MAX,
+        age_max: CONNECTION_AGE_MAX,
+    };
+    serve_within(listener, grpc, pages, shutdown, (BOUNDS, times)).await
 }
 
 async fn serve_within(
@@ -65,7 +82,7 @@ async fn serve_within(
     grpc: Routes,
     pages: Pages,
     shutdown: impl Future<Output = ()>,
-    (bounds, drain_max): (Bounds, Duration),
+    (bounds, times): (Bounds, Times),
 ) -> Result<(), tonic::transport::Error> {
     let incoming = incoming::stream(listener, bounds);
     let (drain, drained) = tokio::sync::oneshot::channel::<()>();
@@ -75,6 +92,7 @@ async fn serve_within(
         .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
         .http2_keepalive_interval(Some(KEEPALIVE_AFTER))
         .http2_keepalive_timeout(Some(KEEPALIVE_WAIT))
+        .max_connection_age(times.age_max)
         .add_routes(with_pages(grpc, pages))
         .serve_with_incoming_shutdown(incoming, async {
             // An error means that the sender is gone, which ends the server just as well.
@@ -83,7 +101,7 @@ async fn serve_within(
     let deadline = async {
         shutdown.await;
         drop(drain);
-        tokio::time::sleep(drain_max).await;
+        tokio::time::sleep(times.drain_max).await;
     };
     tokio::select! {
         served = server => served,

@@ -18,13 +18,15 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::{Bounds, Health, Pages, Readiness, serve_within};
+use super::{Bounds, Health, Pages, Readiness, Times, serve_within};
 use crate::audit::{AuditThread, AuditWriter, Limits, Service};
 use crate::proto::TailRequest;
 use crate::proto::audit_service_client::AuditServiceClient;
 
 /// Short, since one test waits for it.
 const DRAIN: Duration = Duration::from_millis(50);
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(60);
 
 struct Switch(AtomicBool);
 
@@ -52,10 +54,10 @@ async fn start() -> Admin {
         connections_max: 100,
         begin_max: Duration::from_secs(60),
     };
-    start_within(bounds).await
+    start_within(bounds, LONG).await
 }
 
-async fn start_within(bounds: Bounds) -> Admin {
+async fn start_within(bounds: Bounds, age_max: Duration) -> Admin {
     let recorder = PrometheusBuilder::new().build_recorder();
     let handle = recorder.handle();
     let dir = tempfile::tempdir().unwrap();
@@ -71,12 +73,16 @@ async fn start_within(bounds: Bounds) -> Admin {
     let stopped = async {
         let _ = stopped.await;
     };
+    let times = Times {
+        drain_max: DRAIN,
+        age_max,
+    };
     let server = tokio::spawn(serve_within(
         listener,
         grpc,
         pages,
         stopped,
-        (bounds, DRAIN),
+        (bounds, times),
     ));
     Admin {
         address,
@@ -218,10 +224,13 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[tokio::test]
 async fn who_does_not_ask_to_the_end_is_let_go() {
-    let admin = start_within(Bounds {
-        connections_max: 100,
-        begin_max: Duration::from_millis(300),
-    })
+    let admin = start_within(
+        Bounds {
+            connections_max: 100,
+            begin_max: Duration::from_millis(300),
+        },
+        LONG,
+    )
     .await;
     let endpoint = Endpoint::from_shared(format!("http://{}", admin.address)).unwrap();
     let mut health = HealthClient::new(endpoint.connect().await.unwrap());
@@ -250,10 +259,13 @@ async fn who_does_not_ask_to_the_end_is_let_go() {
 
 #[tokio::test]
 async fn connections_beyond_the_limit_wait_for_a_place() {
-    let admin = start_within(Bounds {
-        connections_max: 1,
-        begin_max: Duration::from_secs(60),
-    })
+    let admin = start_within(
+        Bounds {
+            connections_max: 1,
+            begin_max: Duration::from_secs(60),
+        },
+        LONG,
+    )
     .await;
     let holds = TcpStream::connect(admin.address).await.unwrap();
     let waits = admin.get("/healthz");
@@ -263,4 +275,24 @@ async fn connections_beyond_the_limit_wait_for_a_place() {
     drop(holds);
     let served = tokio::time::timeout(Duration::from_secs(20), waits).await;
     assert_eq!(served.unwrap().0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_connection_that_asks_nothing_gives_its_place_away_in_time() {
+    let admin = start_within(
+        Bounds {
+            connections_max: 1,
+            begin_max: Duration::from_secs(60),
+        },
+        Duration::from_secs(1),
+    )
+    .await;
+    let endpoint = Endpoint::from_shared(format!("http://{}", admin.address)).unwrap();
+    let mut health = HealthClient::new(endpoint.connect().await.unwrap());
+    health.check(HealthCheckRequest::default()).await.unwrap();
+    // It is not dropped.
+    let served = tokio::time::timeout(Duration::from_secs(20), admin.get("/healthz"));
+    assert_eq!(served.await.unwrap().0, StatusCode::OK);
+    // Asked again it makes another one.
+    health.check(HealthCheckRequest::default()).await.unwrap();
 }

@@ -1,59 +1,70 @@
 //! The signals that ask this process to end.
 
 use std::io;
+use std::task::Poll;
 
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-/// SIGINT, SIGTERM, SIGHUP and SIGQUIT, one after the other.
+/// What a user or a supervisor sends to end a process.
+const ENDING: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+
+/// What else ends a process that does not expect it, and is sent on purpose (signal(7)).
+const OTHERS: [Signal; 7] = [
+    Signal::USR1,
+    Signal::USR2,
+    Signal::ALARM,
+    Signal::VTALARM,
+    Signal::PROF,
+    Signal::IO,
+    Signal::POWER,
+];
+
+/// Signals, one after the other.
 ///
 /// What was ignored when the process started stays ignored, here and in children: nohup(1) and
 /// the background jobs of shells rely on that.
 pub struct Signals {
-    interrupt: Option<unix::Signal>,
-    terminate: Option<unix::Signal>,
-    hangup: Option<unix::Signal>,
-    quit: Option<unix::Signal>,
+    streams: Vec<(Signal, unix::Signal)>,
 }
 
 impl Signals {
-    /// Takes them over: from now on none of them ends the process by itself.
+    /// Takes SIGINT, SIGTERM, SIGHUP and SIGQUIT over: from now on none of them ends the process by
+    /// itself.
     pub fn take_over() -> io::Result<Signals> {
+        Signals::take(&ENDING)
+    }
+
+    /// The same with every other one that is sent to processes and would end this one.
+    pub fn take_over_all() -> io::Result<Signals> {
+        Signals::take(&[&ENDING[..], &OTHERS].concat())
+    }
+
+    fn take(signals: &[Signal]) -> io::Result<Signals> {
         let ignored = ignored_mask(&std::fs::read_to_string("/proc/self/status")?);
-        let stream = |kind: SignalKind| -> io::Result<Option<unix::Signal>> {
-            let is_ignored = ignored >> (kind.as_raw_value() - 1) & 1 == 1;
-            if is_ignored {
-                Ok(None)
-            } else {
-                unix::signal(kind).map(Some)
-            }
-        };
-        Ok(Signals {
-            interrupt: stream(SignalKind::interrupt())?,
-            terminate: stream(SignalKind::terminate())?,
-            hangup: stream(SignalKind::hangup())?,
-            quit: stream(SignalKind::quit())?,
-        })
+        let signals = signals.iter().copied();
+        let heeded = signals.filter(|signal| ignored >> (signal.as_raw() - 1) & 1 == 0);
+        let streams = heeded.map(|signal| {
+            let stream = unix::signal(SignalKind::from_raw(signal.as_raw()))?;
+            Ok((signal, stream))
+        });
+        let streams = streams.collect::<io::Result<_>>()?;
+        Ok(Signals { streams })
     }
 
     /// The next one. Cancel safe.
     pub async fn next(&mut self) -> Signal {
-        tokio::select! {
-            () = receive(&mut self.interrupt) => Signal::INT,
-            () = receive(&mut self.terminate) => Signal::TERM,
-            () = receive(&mut self.hangup) => Signal::HUP,
-            () = receive(&mut self.quit) => Signal::QUIT,
-        }
+        std::future::poll_fn(|cx| {
+            for (signal, stream) in &mut self.streams {
+                // A stream ends with its runtime only.
+                if let Poll::Ready(Some(())) = stream.poll_recv(cx) {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
     }
-}
-
-async fn receive(stream: &mut Option<unix::Signal>) {
-    if let Some(stream) = stream
-        && stream.recv().await.is_some()
-    {
-        return;
-    }
-    std::future::pending().await
 }
 
 /// The mask `SigIgn` of /proc/PID/status (proc_pid_status(5)): bit N - 1 is signal N.

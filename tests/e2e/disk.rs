@@ -112,6 +112,7 @@ async fn an_older_copy_of_the_present_run_is_not_gone_on_with_after_an_error() {
             .log()
             .contains("the watermark store was replaced")
     });
+    assert!(!proxy.is_ready());
     let before = origin.applied().len();
     for ticket in [&old, &new] {
         let told = put(&url, "late", Some(ticket));

@@ -31,8 +31,8 @@ const CLOSE_LOST_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the command; returns the exit code.
 pub async fn run(args: LockArgs) -> Result<u8, Failure> {
-    let mut signals =
-        Signals::take_over().map_err(|error| Failure::because("cannot handle signals", error))?;
+    let mut signals = Signals::take_over_all()
+        .map_err(|error| Failure::because("cannot handle signals", error))?;
     let client = Client::new(args.lockd.endpoints.iter().cloned())?;
     let options = SessionOptions {
         ttl: args.ttl,

@@ -181,6 +181,16 @@ impl Gates {
         is_without_store || !unsigned && self.inner.ended.load(Ordering::SeqCst)
     }
 
+    /// The error says why nothing is admitted any more, of all claims or of some.
+    pub fn check_ended(&self) -> Result<(), String> {
+        let why = match (self.has_ended(true), self.has_ended(false)) {
+            (true, _) => "another watermark store came in the place of this process's",
+            (false, true) => "the lock service seals past this process",
+            (false, false) => return Ok(()),
+        };
+        Err(format!("{why}: it has to be started again"))
+    }
+
     /// Whether watermarks can be made durable.
     pub fn is_available(&self) -> bool {
         self.inner.watermarks.is_available()

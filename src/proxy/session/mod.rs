@@ -23,7 +23,6 @@ mod streams;
 mod upload;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +36,7 @@ use self::read::{Arrival, BodyLimits};
 use super::accept::{Alive, ending};
 use super::gates::{Gates, LastGate};
 use super::shadows::Shadows;
+use super::spool::SpoolRoom;
 use super::tickets::{LastTicket, Tickets};
 use super::upstream::Pool;
 use super::wire::{Patience, Sink, Source};
@@ -65,7 +65,7 @@ pub struct Listening {
     /// The gates of observe mode.
     pub shadows: Arc<Shadows>,
     /// Where long bodies are held.
-    pub spool_dir: PathBuf,
+    pub spool_room: Arc<SpoolRoom>,
 }
 
 impl Listening {

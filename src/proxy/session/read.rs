@@ -154,7 +154,7 @@ impl Session {
         self.invite().await?;
         let listening = std::sync::Arc::clone(&self.door.listening);
         let memory_bytes_max = listening.limits().body_memory_bytes_max;
-        let mut spool = Spool::new(&listening.spool_dir, memory_bytes_max);
+        let mut spool = Spool::new(&listening.spool_room, memory_bytes_max);
         loop {
             let input = &mut self.reader.input;
             match self.body.next(input.filled()).map_err(malformed)? {

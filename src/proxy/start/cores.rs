@@ -148,7 +148,7 @@ fn open_listeners(shared: &Shared, shadows: &Arc<Shadows>, sockets: Vec<Sockets>
             tickets: Arc::clone(&shared.tickets),
             audit: shared.audit.clone(),
             shadows: Arc::clone(shadows),
-            spool_dir: shared.spool_dir.clone(),
+            spool_room: Arc::clone(&shared.spool_room),
         });
         let (cores, serving): (_, fn(Arc<Listening>) -> Serve) = match &listener.rules {
             Listener::Etcd(_) => (&mut opened.etcd, etcd::accept::serving),

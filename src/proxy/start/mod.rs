@@ -28,6 +28,7 @@ use super::postgres::start as postgres;
 use super::redis::control::ControlError;
 use super::redis::start as redis;
 use super::registry::{InvalidLockd, Registry, Standing};
+use super::spool::SpoolRoom;
 use super::tickets::Tickets;
 use super::watermarks::{LoadError, OpenError, Watermarks, WatermarksThread};
 use crate::audit::AuditWriter;
@@ -223,7 +224,7 @@ pub fn start(config: ProxyConfig, options: Options) -> Result<Proxy, StartError>
     );
     let shared = Shared {
         config,
-        spool_dir,
+        spool_room: Arc::new(SpoolRoom::new(spool_dir)),
         gates,
         tickets,
         audit: options.audit,
@@ -278,7 +279,7 @@ fn spawn_tasks(
 /// What the listeners share.
 struct Shared {
     config: ProxyConfig,
-    spool_dir: PathBuf,
+    spool_room: Arc<SpoolRoom>,
     gates: Gates,
     tickets: Arc<Tickets>,
     audit: AuditWriter,
@@ -369,6 +370,7 @@ impl Health {
         if !self.gates.is_available() {
             return Err("the watermark store is not available".to_owned());
         }
+        self.gates.check_ended()?;
         self.tickets.check()?;
         self.lost.check()
     }

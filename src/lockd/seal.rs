@@ -194,7 +194,7 @@ pub(super) enum Ended {
         /// The holder's token.
         holder: Option<Token>,
     },
-    /// The fence is not closed everywhere. The grant stands.
+    /// The fence is not closed everywhere. The grant was not removed.
     NotClosed {
         /// Each proxy that failed, and how.
         causes: String,

@@ -78,8 +78,8 @@ pub enum Error {
         /// Each proxy that failed, and how.
         causes: String,
     },
-    /// The fence could not be closed at every proxy; the grant stands.
-    #[error("the fence of lock {lock} is not closed, its grant stands: {causes}")]
+    /// The fence could not be closed at every proxy; the grant was not removed.
+    #[error("the fence of lock {lock} is not closed, and its grant was not removed: {causes}")]
     NotClosed {
         /// The lock.
         lock: LockName,

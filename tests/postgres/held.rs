@@ -263,6 +263,52 @@ fn a_ticket_behind_what_has_none_lets_it_write_in_one_flight() {
     assert!(held(&mut client));
 }
 
+/// The server begins the transaction before the statement runs that has the ticket.
+#[test]
+fn a_ticket_in_a_comment_of_a_pipeline_lets_it_write() {
+    let world = world(DATABASE);
+    world.direct().query(SAYS_IT_READS).ok();
+    let ticket = world.proxy.ticket(1);
+    let mut forged = ticket.clone();
+    let changed = if &ticket[40..41] == "A" { "B" } else { "A" };
+    forged.replace_range(40..41, changed);
+    let first = format!("SELECT 1 /*fencing_token='{forged}'*/");
+    let writes = run("SELECT says_it_reads()", &[]);
+    let both = [run(&first, &[]), writes, sync()];
+    let mut client = world.proxy.client();
+    client.ask(&both.concat()).refused("RF003");
+    assert!(held(&mut client));
+    // What is not in its pipeline has nothing of it.
+    let first = format!("SELECT 1 /*fencing_token='{ticket}'*/");
+    let prepared = [parse("", &first), sync()].concat();
+    for tried in tried() {
+        let mut client = world.proxy.client();
+        was_held(
+            &world,
+            &in_one_flight(&mut client, prepared.clone(), &tried),
+        );
+    }
+    let pipeline = [
+        run(&format!("{WRITE} /*fencing_token='{ticket}'*/"), &[]),
+        sync(),
+    ]
+    .concat();
+    let mut client = world.proxy.client();
+    client.ask(&pipeline).ok();
+    assert_eq!(world.order(), "written");
+    assert!(held(&mut client));
+    client.send(&[query("SELECT 1"), pipeline, query("SELECT 1")].concat());
+    for _ in 0..3 {
+        client.answer().ok();
+    }
+    assert!(held(&mut client));
+    let begins = format!("BEGIN /*fencing_token='{ticket}'*/");
+    for message in [run(&begins, &[]), run(WRITE, &[]), run("COMMIT", &[])] {
+        client.ask(&[message, sync()].concat()).ok();
+    }
+    assert!(held(&mut client));
+}
+
 /// A setting that a holder makes while it cannot be let go.
 #[test]
 fn what_a_holder_sets_in_a_pipeline_is_taken_back() {

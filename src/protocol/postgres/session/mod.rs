@@ -217,6 +217,15 @@ impl Considered {
         self.kind == Kind::Extended
     }
 
+    /// Whether what is to run later in its span has tickets in a comment.
+    pub fn brings_tickets(&self) -> bool {
+        self.names.iter().any(|name| match name {
+            Name::Statement(_, prepared) => !prepared.comment.is_empty(),
+            Name::Portal(_, bound) => bound.iter().any(|it| !it.prepared.comment.is_empty()),
+            Name::Begun(..) | Name::CommentUsed => false,
+        })
+    }
+
     fn commits(&self) -> bool {
         let commits = |run: &Run| {
             let class = &run.statement.class;

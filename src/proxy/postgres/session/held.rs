@@ -158,11 +158,13 @@ impl Session {
     }
 
     /// What goes before a message that runs nothing yet, but has the server begin a transaction:
-    /// one of no ticket. `None`: nothing.
+    /// one of no ticket, or of one that comes in a comment. Whether that is genuine is looked at as
+    /// it runs; whatever else is in its pipeline needs a ticket too. `None`: nothing.
     pub(super) fn hold_ahead(&mut self, considered: &Considered) -> Option<Weighed> {
         let begins = considered.begins_span() && !self.core.is_in_pipeline();
         let counts = !self.core.settings().tickets.is_empty();
         match begins && !counts && !considered.rolled_back {
+            true if considered.brings_tickets() => self.let_go(),
             true => self.hold_first(),
             false => None,
         }

@@ -2,7 +2,7 @@
 //! expressions of indexes, triggers, whichever way the table has come by them.
 
 use super::unasked::{LOOKS, refused_and_would_act, world};
-use super::{is_refusal, unharmed};
+use super::{is_refusal, major, unharmed};
 use crate::client::Client;
 use crate::client::send::{copy_data, copy_done, query};
 use crate::stack::{ORDERS, sign};
@@ -256,13 +256,21 @@ fn world_of_seen() -> World {
         "CREATE TABLE in_part (id int)",
         "CREATE INDEX ON in_part (id) WHERE seen(id) = 1",
         "CREATE TABLE measured (id int, a int)",
-        "CREATE STATISTICS measures ON (seen(id)), a FROM measured",
         "CREATE DOMAIN of_seen AS int DEFAULT seen(1)",
         "CREATE TABLE with_domain (id int, a of_seen)",
     ] {
         world.direct().query(sql).ok();
     }
+    if measures(&world) {
+        let sql = "CREATE STATISTICS measures ON (seen(id)), a FROM measured";
+        world.direct().query(sql).ok();
+    }
     world
+}
+
+/// Whether the server has statistics on expressions.
+fn measures(world: &World) -> bool {
+    major(world) >= 14
 }
 
 #[test]
@@ -270,6 +278,9 @@ fn what_fills_it_in_may_have_come_to_act() {
     let world = world_of_seen();
     let redefines = format!("{HOLDER}{ACTING}");
     for (makes, acts) in MAKES {
+        if makes[0].ends_with("STATISTICS)") && !measures(&world) {
+            continue;
+        }
         let script = [makes, &[&*redefines, acts][..]].concat();
         refused_and_would_write(&world, &script);
         // No catalog tells of a table whose transaction is open.

@@ -309,6 +309,37 @@ fn a_ticket_in_a_comment_of_a_pipeline_lets_it_write() {
     assert!(held(&mut client));
 }
 
+/// What waits until the server is through with all must not wait for the proxy's own settings.
+#[test]
+fn a_ticket_in_a_comment_of_what_waits_costs_no_more_than_two_settings() {
+    let world = world(DATABASE);
+    let ticket = world.proxy.ticket(1);
+    let mut client = world.proxy.client();
+    for text in [
+        "DO $$BEGIN PERFORM 1; END$$",
+        "DO $$BEGIN COMMIT; END$$",
+        "DO $$BEGIN SET default_transaction_read_only = off; END$$",
+        "SET default_transaction_read_only = off",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",
+        "RESET ALL",
+        "DISCARD ALL",
+        "SELECT set_config('default_transaction_read_only', 'off', false)",
+        "SELECT set_config('default_transaction_read_only', 'off', true)",
+        "BEGIN READ WRITE",
+        "COMMIT AND CHAIN",
+        "ROLLBACK",
+        "CREATE FUNCTION nothing() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "SELECT nothing()",
+        "DROP FUNCTION nothing",
+    ] {
+        let text = format!("{text} /*fencing_token='{ticket}'*/");
+        for message in [query(&text), [run(&text, &[]), sync()].concat()] {
+            client.ask(&message);
+            client.query("SELECT 1");
+        }
+    }
+}
+
 /// A setting that a holder makes while it cannot be let go.
 #[test]
 fn what_a_holder_sets_in_a_pipeline_is_taken_back() {

@@ -62,6 +62,8 @@ pub(super) struct Hold {
     asked: Option<SpanId>,
     /// The message at hand waits for what is on its way.
     waits: bool,
+    /// The session was let go for the message at hand, which may wait for something else yet.
+    lent: bool,
 }
 
 /// What a message does to it.
@@ -99,7 +101,13 @@ impl Hold {
             next: None,
             asked: None,
             waits: false,
+            lent: false,
         }
+    }
+
+    /// The message at hand was dealt with.
+    pub(super) fn forget(&mut self) {
+        self.lent = false;
     }
 
     /// The message at hand is looked at: it waits no more.
@@ -126,6 +134,7 @@ impl Session {
         match (self.hold.held, counts) {
             // It knows better: it may be what clears the ticket.
             (_, true) if self.hold.waits => false,
+            (_, false) if self.hold.lent => false,
             (Held::Now, true) => self.set_held(Held::Not, LET_GO),
             (Held::Not, false) => self.set_held(Held::Now, HOLD),
             (Held::ButHere, _) => {
@@ -154,6 +163,7 @@ impl Session {
             true => self.let_go_here(),
             false => self.set_held(Held::Not, LET_GO),
         };
+        self.hold.lent = let_go;
         let_go.then_some(Weighed::Again)
     }
 

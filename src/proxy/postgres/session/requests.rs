@@ -140,6 +140,7 @@ impl Session {
                 self.watch = None;
             }
             self.admission.forget();
+            self.hold.forget();
         }
         at
     }

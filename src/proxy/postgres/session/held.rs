@@ -62,8 +62,8 @@ pub(super) struct Hold {
     asked: Option<SpanId>,
     /// The message at hand waits for what is on its way.
     waits: bool,
-    /// The session was let go for the message at hand, which may wait for something else yet.
-    lent: bool,
+    /// The setting was changed for the message at hand, which may wait for something else yet.
+    turned: bool,
 }
 
 /// What a message does to it.
@@ -101,13 +101,13 @@ impl Hold {
             next: None,
             asked: None,
             waits: false,
-            lent: false,
+            turned: false,
         }
     }
 
     /// The message at hand was dealt with.
     pub(super) fn forget(&mut self) {
-        self.lent = false;
+        self.turned = false;
     }
 
     /// The message at hand is looked at: it waits no more.
@@ -134,7 +134,7 @@ impl Session {
         match (self.hold.held, counts) {
             // It knows better: it may be what clears the ticket.
             (_, true) if self.hold.waits => false,
-            (_, false) if self.hold.lent => false,
+            (Held::Now | Held::Not | Held::Unsure, _) if self.hold.turned => false,
             (Held::Now, true) => self.set_held(Held::Not, LET_GO),
             (Held::Not, false) => self.set_held(Held::Now, HOLD),
             (Held::ButHere, _) => {
@@ -163,7 +163,7 @@ impl Session {
             true => self.let_go_here(),
             false => self.set_held(Held::Not, LET_GO),
         };
-        self.hold.lent = let_go;
+        self.hold.turned = let_go;
         let_go.then_some(Weighed::Again)
     }
 
@@ -221,6 +221,7 @@ impl Session {
         let begins = matches!(self.hold.held, Held::Not | Held::Unsure);
         let begins = begins && !self.core.in_transaction();
         begins.then(|| {
+            self.hold.turned = true;
             self.set_held(Held::Now, HOLD);
             Weighed::Again
         })

@@ -148,13 +148,16 @@ impl Reach<'_> {
                 self.everything(FILLS);
             }
         }
-        // What a function of the database's own returns may be of such a type.
-        let mut called = uses.functions.iter();
+        // What a function of the database's own returns may be of such a type, and so may a
+        // parameter whose type the client gives.
+        let called = uses.functions.iter().map(|call| &*call.name);
+        let mut called = called.chain(uses.attributes.iter().map(|name| &**name));
         let is_own = |name: &str| {
             let mut functions = catalog.functions(name).iter();
             functions.any(|it| &*it.schema != "pg_catalog")
         };
-        if statement.executes.is_some() || called.any(|call| is_own(&call.name)) {
+        let given = !uses.types.is_empty();
+        if statement.executes.is_some() || given || called.any(is_own) {
             self.everything(FILLS);
         }
     }
@@ -239,5 +242,9 @@ impl Reach<'_> {
 /// Whether what a statement makes is made of a query: that has run, and no more than the types of
 /// its columns stay.
 fn is_of_query(statement: &Statement) -> bool {
-    matches!(statement.operation, "CREATE TABLE AS" | "SELECT")
+    // EXPLAIN ANALYZE carries it out, too.
+    matches!(
+        statement.operation,
+        "CREATE TABLE AS" | "SELECT" | "EXPLAIN ANALYZE"
+    )
 }

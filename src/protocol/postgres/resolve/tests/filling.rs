@@ -122,6 +122,16 @@ fn what_a_table_takes_over_counts_as_it_is_made() {
         ("CREATE TEMP TABLE t (LIKE of_domain)", ALL),
         ("CREATE TEMP TABLE t AS SELECT * FROM of_domain", ALL),
         ("CREATE TEMP TABLE t AS SELECT * FROM audited", "t"),
+        (
+            "EXPLAIN ANALYZE CREATE TEMP TABLE t AS SELECT * FROM of_domain",
+            ALL,
+        ),
+        (
+            "EXPLAIN ANALYZE CREATE TEMP TABLE t AS SELECT * FROM plain",
+            "t",
+        ),
+        ("CREATE TEMP TABLE t AS SELECT (p).fine FROM plain p", ALL),
+        ("CREATE TEMP TABLE t AS SELECT p.id FROM plain p", "t"),
         ("SELECT fine() INTO TEMP t FROM plain", ALL),
     ] {
         assert_eq!(told(text, &[]), expected, "{text}");
